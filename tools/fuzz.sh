@@ -77,7 +77,7 @@ seed() {  # seed TARGET: the real files that the target starts from
     tokenizer) for model in tests/data/tiny/*/; do
               { cat "$model/tokenizer.json"; printf '\0'; cat "$model/tokenizer_config.json"; } >"$corpus/$(basename "$model")"
             done ;;
-    turn_parser) ;;  # the turns of the tests are in the binary; any bytes are a turn
+    turn_parser) ;;  # the binary reads the turns of the tests; any bytes are a turn
     *) python3 tests/tokenizer/fuzz_seeds.py "$1" "$corpus" ;;
   esac
 }

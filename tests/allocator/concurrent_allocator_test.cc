@@ -70,8 +70,7 @@ class ConcurrentAllocatorTest : public testing::TestWithParam<Case> {
       // Now and then there is not enough.
       driver_ = MakeHostVmmDriver({.num_threads = 2, .memory_limit_bytes = 24 * driver_unit()});
     }
-    SleepableAllocatorOptions options;
-    options.backup = GetParam().backup;
+    SleepableAllocatorOptions options{.backup = GetParam().backup};
     if (options.backup == BackupPolicy::kFile) options.spill_dir = testing::TempDir();
     allocator_ = SleepableAllocator::Create(driver_.get(), options);
     const char* const names[] = {"weights", "kv_cache", "workspace"};
@@ -128,8 +127,7 @@ class ConcurrentAllocatorTest : public testing::TestWithParam<Case> {
 
     void Allocate() {
       if (areas_.size() >= kMaxRegions) return Free();
-      Area area;
-      area.tag = &SomeTag();
+      Area area{.tag = &SomeTag()};
       const int64_t unit = test_.driver_unit();
       area.row_bytes = unit * (1 + Below(2));
       area.num_rows = 1 + Below(2);

@@ -96,9 +96,7 @@ TEST_F(ApiServerTest, AnswersHaveLogprobs) {
 
 // They wait for the end of the search, so that their number is bounded before it begins.
 TEST_F(ApiServerTest, LogprobsThatNoResponseHoldsAreRefused) {
-  ApiServerOptions options;
-  options.limits.max_response_bytes = 80 * 120;
-  Serve(options);
+  Serve(ApiServerOptions{.limits = {.max_response_bytes = 80 * 120}});
   const auto status = [&](int n, int logprobs) {
     return Complete(
                absl::StrCat(R"({"prompt": ["ab", "cd"], "use_beam_search": true, "max_tokens": 10, "n": )", n,

@@ -11,9 +11,7 @@ namespace {
 
 // An output of one token with a log-probability.
 ChoiceUpdate Token(int32_t index, int32_t token, float logprob, FinishReason reason = FinishReason::kNone) {
-  OutputDelta delta;
-  delta.text = "t";
-  delta.token_ids = {token};
+  OutputDelta delta{.text = "t", .token_ids = {token}};
   delta.logprobs.push_back({.token_ids = {token}, .logprobs = {logprob}});
   delta.finish_reason = reason;
   return {index, std::move(delta)};

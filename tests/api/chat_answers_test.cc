@@ -166,9 +166,7 @@ TEST(TurnReaderTest, AForcedCallThatIsCutBeforeItsNameIsNoContent) {
     format->format.tools = FindToolFormat("hermes");
     format->only_calls = only_calls;
     TurnReader reader(format);
-    OutputDelta delta;
-    delta.text = "<tool_call>\n{\"na";
-    delta.finish_reason = FinishReason::kLength;
+    OutputDelta delta{.text = "<tool_call>\n{\"na", .finish_reason = FinishReason::kLength};
     reader.Read(&delta);
     return delta.events.size();
   };

@@ -119,10 +119,7 @@ TEST_F(ConsoleTest, AProgramIsToldWhereToBegin) {
 }
 
 TEST_F(ConsoleTest, ThePageIsOpenAndItsDataAreNot) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("secret");
-  options.admin_api_keys = ApiKeys("operator");
-  Serve(std::move(options));
+  Serve(ApiServerOptions{.api_keys = ApiKeys("secret"), .admin_api_keys = ApiKeys("operator")});
   EXPECT_EQ(Browse(false, "/").status, 200);
   EXPECT_EQ(Browse(true, "/").status, 200);
   EXPECT_EQ(Browse(false, "/v1/models").status, 401);
@@ -132,9 +129,7 @@ TEST_F(ConsoleTest, ThePageIsOpenAndItsDataAreNot) {
 }
 
 TEST_F(ConsoleTest, WithoutTheConsoleThereIsNoPage) {
-  ApiServerOptions options;
-  options.console = false;
-  Start(std::move(options));
+  Start(ApiServerOptions{.console = false});
   const HttpReply root = Browse(false, "/");
   EXPECT_EQ(Header(root, "Content-Type"), "application/json");
   EXPECT_FALSE(Json::parse(root.body).contains("page"));
@@ -161,8 +156,7 @@ TEST_F(ConsoleTest, TheStatusOfAModel) {
   auto trace = std::make_shared<StepTrace>(nullptr);
   trace->OnRecovered(absl::Milliseconds(300));
   auto latencies = std::make_shared<LatencySums>(nullptr);
-  EngineRequest request;
-  request.arrival = absl::UnixEpoch() + absl::Seconds(10);
+  EngineRequest request{.arrival = absl::UnixEpoch() + absl::Seconds(10)};
   latencies->OnRequestFinished(
       request, {.num_output_tokens = 5,
                 .moments = {.scheduled = request.arrival, .first_token = request.arrival + absl::Seconds(1)},

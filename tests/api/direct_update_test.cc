@@ -89,9 +89,7 @@ TEST_F(DirectUpdateTest, AClientThatLeavesHasNotFinished) {
 }
 
 TEST_F(DirectUpdateTest, AClientThatIsSilentIsGivenUp) {
-  ApiLimits limits;
-  limits.weight_update_timeout = absl::Milliseconds(50);
-  Start(limits);
+  Start(ApiLimits{.weight_update_timeout = absl::Milliseconds(50)});
   Call call(control_.get());
   ASSERT_TRUE(call.Read());
   EXPECT_FALSE(call.Read());

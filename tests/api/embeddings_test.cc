@@ -135,9 +135,7 @@ TEST_F(EmbeddingsTest, Truncation) {
 }
 
 TEST_F(EmbeddingsTest, ErrorsNameTheField) {
-  ApiServerOptions options;
-  options.limits.max_prompts = 3;
-  ServeModel({}, options);
+  ServeModel({}, ApiServerOptions{.limits = {.max_prompts = 3}});
   const std::pair<const char*, const char*> cases[] = {
       {R"("model": "fake")", "input"},
       {R"("input": null)", "input"},
@@ -179,9 +177,7 @@ TEST_F(EmbeddingsTest, ErrorsNameTheField) {
 }
 
 TEST_F(EmbeddingsTest, AResponseThatWouldBeTooLargeIsRefusedBeforeItIsComputed) {
-  ApiServerOptions options;
-  options.limits.max_response_bytes = 100;
-  ServeModel({}, options);
+  ServeModel({}, ApiServerOptions{.limits = {.max_response_bytes = 100}});
   Embed(R"("input": ["a", "b"], "normalize": false)");
   Refused(R"("input": ["a", "b", "c"], "normalize": false)", "input");
   Embed(R"("input": ["a", "b", "c"], "encoding_format": "base64")");

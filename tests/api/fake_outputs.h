@@ -40,8 +40,7 @@ inline std::vector<Beam> FakeBeams(const EngineRequest& request) {
 
 // The last output of a beam search.
 inline RequestOutput FakeAnswers(const EngineRequest& request) {
-  RequestOutput output;
-  output.beams = FakeBeams(request);
+  RequestOutput output{.beams = FakeBeams(request)};
   output.finish_reason = output.beams[0].finish_reason;
   return output;
 }

@@ -244,9 +244,7 @@ TEST_F(GrpcGatewayTest, AClientThatLeavesAbortsItsRequest) {
 }
 
 TEST_F(GrpcGatewayTest, OpenCallsOfBothServicesAreBoundedTogether) {
-  ApiLimits limits;
-  limits.max_open_calls = 1;
-  Begin(limits);
+  Begin(ApiLimits{.max_open_calls = 1});
   gate_.Close();
   grpc::ClientContext context;
   const auto stuck = inference_->Generate(&context, Request("!", 100));
@@ -257,9 +255,7 @@ TEST_F(GrpcGatewayTest, OpenCallsOfBothServicesAreBoundedTogether) {
 }
 
 TEST_F(GrpcGatewayTest, OutputsThatWaitAreBounded) {
-  ApiLimits limits;
-  limits.max_response_bytes = 1000;
-  Begin(limits);
+  Begin(ApiLimits{.max_response_bytes = 1000});
   const grpc::Status status = Generate(Ask("abc", 1000, false)).status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_TRUE(engine_->WaitIdle());
@@ -366,10 +362,13 @@ TEST_F(GrpcGatewayTest, AServerThatDoesNotTrustGatewaysKeepsEventsAndTheCache) {
   kv_events_ = std::make_shared<KvEventLog>(KvEventLogOptions{.max_events = 100, .block_size = 2});
   Begin(ApiLimits());
   common::FlushCacheResponse flushed;
-  EXPECT_EQ(Call(&wire::VllmEngine::Stub::FlushCache, {}, &flushed).error_code(),
-            grpc::StatusCode::PERMISSION_DENIED);
+  const grpc::Status flush = Call(&wire::VllmEngine::Stub::FlushCache, {}, &flushed);
+  EXPECT_EQ(flush.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   grpc::ClientContext context;
-  EXPECT_EQ(stub_->SubscribeKvEvents(&context, {})->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  const grpc::Status events = stub_->SubscribeKvEvents(&context, {})->Finish();
+  EXPECT_EQ(events.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  for (const grpc::Status& status : {flush, events})
+    EXPECT_TRUE(absl::StrContains(status.error_message(), "--trust-gateways")) << status.error_message();
 }
 
 TEST_F(GrpcGatewayTest, TheCacheIsFlushed) {

@@ -119,9 +119,7 @@ TEST_F(GrpcKvEventsTest, ClientsListenerDoesNotHaveIt) {
 }
 
 TEST_F(GrpcKvEventsTest, AWatcherThatLeavesMakesRoomForAnother) {
-  ApiLimits limits;
-  limits.max_kv_event_watchers = 1;
-  Begin(limits);
+  Begin(ApiLimits{.max_kv_event_watchers = 1});
   auto context = std::make_unique<grpc::ClientContext>();
   auto reader = stub_->Watch(context.get(), {});
   v1::KvEventBatch batch;

@@ -76,9 +76,7 @@ TEST_F(GrpcLifecycleTest, IdleUpdatesDoNotLockOperatorsOut) {
 }
 
 TEST_F(GrpcLifecycleTest, CallsOfOneKindAreBounded) {
-  ApiLimits limits;
-  limits.max_lifecycle_calls = 2;
-  Start(limits);
+  Start(ApiLimits{.max_lifecycle_calls = 2});
   engine_->HoldWakeUps(true);
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) {
@@ -113,9 +111,7 @@ TEST_F(GrpcLifecycleTest, AnEngineHearsThatTheClientHasLeft) {
 }
 
 TEST_F(GrpcLifecycleTest, AnUpdateBeginsSoonOrNotAtAll) {
-  ApiLimits limits;
-  limits.header_timeout = absl::Milliseconds(50);
-  Start(limits);
+  Start(ApiLimits{.header_timeout = absl::Milliseconds(50)});
   UpdateCall call(control_.get());
   EXPECT_EQ(call.writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }

@@ -74,17 +74,13 @@ TEST_F(GrpcServicesTest, ACallWhoseClientDoesNotReadEndsInTime) {
 }
 
 TEST_F(GrpcServicesTest, ACallWhoseClientDoesNotReadIsBoundedInBytes) {
-  ApiLimits limits;
-  limits.max_open_calls = 1;
-  limits.max_stream_backlog_bytes = 16 << 10;
-  Start(limits);
+  Start(ApiLimits{.max_stream_backlog_bytes = 16 << 10, .max_open_calls = 1});
   ExpectUnreadCallEnds();
 }
 
 // As many of them as there are threads for operators' calls.
 TEST_F(GrpcServicesTest, AUnaryCallWhoseClientDoesNotReadTheReplyEndsInTime) {
-  ApiLimits limits;
-  limits.write_timeout = absl::Milliseconds(200);
+  ApiLimits limits{.write_timeout = absl::Milliseconds(200)};
   host_bytes_ = 1 << 20;
   Start(limits);
   grpc::GenericStub stub(control_channel_);
@@ -246,9 +242,7 @@ TEST_F(GrpcServicesTest, AnUpdateIsReceived) {
 }
 
 TEST_F(GrpcServicesTest, AnUpdateWhoseClientIsSilentIsGivenUp) {
-  ApiLimits limits;
-  limits.weight_update_timeout = absl::Milliseconds(50);
-  Start(limits);
+  Start(ApiLimits{.weight_update_timeout = absl::Milliseconds(50)});
   grpc::ClientContext context;
   v1::UpdateWeightsResponse response;
   const auto writer = control_->UpdateWeights(&context, &response);

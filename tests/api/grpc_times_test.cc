@@ -61,9 +61,7 @@ TEST_F(GrpcTimesTest, WithoutThemACallHasAllTheTimeItNeeds) {
 }
 
 TEST_F(GrpcTimesTest, TheServersBoundHolds) {
-  ApiLimits limits;
-  limits.max_request_timeout = absl::Seconds(50);
-  Start(limits);
+  Start(ApiLimits{.max_request_timeout = absl::Seconds(50)});
   const MonotonicTime before = MonotonicNow();
   EXPECT_EQ(Text(Request("abc", 3)), "abc");
   EXPECT_GE(engine_->last_request().deadline, before + absl::Seconds(50));

@@ -42,9 +42,7 @@ class HttpFormsTest : public ApiServerTest {
 };
 
 TEST_F(HttpFormsTest, HeadIsGetWithoutItsBody) {
-  ApiServerOptions options;
-  options.limits.sse_keepalive = absl::Seconds(1);
-  Serve(options);
+  Serve(ApiServerOptions{.limits = {.sse_keepalive = absl::Seconds(1)}});
   for (const char* path : {"/health", "/readyz", "/livez", "/ping", "/version", "/v1/models",
                            "/v1/models/fake", "/v1/prefixes", "/v1/models/other", "/server_info"}) {
     HttpClient client(server_->port());
@@ -164,8 +162,7 @@ TEST_F(HttpFormsTest, CompressedBodies) {
 }
 
 TEST_F(HttpFormsTest, ABombGrowsNoFurtherThanTheBody) {
-  ApiServerOptions options;
-  options.limits.max_body_bytes = 1 << 20;
+  ApiServerOptions options{.limits = {.max_body_bytes = 1 << 20}};
   Serve(options);
   const std::string bomb = Deflated(std::string(64 << 20, ' '), kGzip);
   ASSERT_LT(bomb.size(), 1u << 17);
@@ -199,9 +196,7 @@ TEST(ContentCodingTest, EveryPieceIsReservedBeforeItIsKept) {
 }
 
 TEST_F(HttpFormsTest, RequestIdsComeBack) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("k");
-  Serve(options);
+  Serve(ApiServerOptions{.api_keys = ApiKeys("k")});
   const std::string key = "Authorization: Bearer k\r\n", id = "X-Request-Id: trace 7/a\r\n";
   for (const HttpReply& reply :
        {Send("GET", "/health", "", id), Send("GET", "/v1/models", "", id),
@@ -216,9 +211,7 @@ TEST_F(HttpFormsTest, RequestIdsComeBack) {
 }
 
 TEST_F(HttpFormsTest, ByAFlagEveryResponseHasAnId) {
-  ApiServerOptions options;
-  options.request_id_headers = true;
-  Serve(options);
+  Serve(ApiServerOptions{.request_id_headers = true});
   const auto id_of = [](const HttpReply& reply) {
     const size_t at = reply.head.find("X-Request-Id: ");
     return at == std::string::npos ? "" : reply.head.substr(at + 14, reply.head.find('\r', at) - at - 14);

@@ -38,9 +38,7 @@ TEST_F(ApiServerTest, AClientThatLeavesBehindAPipelinedRequestIsAborted) {
 }
 
 TEST_F(ApiServerTest, AClientThatDoesNotReadIsBounded) {
-  ApiServerOptions options;
-  options.limits.write_timeout = absl::Milliseconds(300);
-  Serve(options, absl::Microseconds(10));
+  Serve(ApiServerOptions{.limits = {.write_timeout = absl::Milliseconds(300)}}, absl::Microseconds(10));
   HttpClient client(server_->port());
   // Some 30 MB of events: more than sockets buffer.
   StartLongStream(&client, /*prompts=*/60, /*logprobs=*/1);
@@ -59,9 +57,7 @@ TEST_F(ApiServerTest, HeaderLimits) {
 }
 
 TEST_F(ApiServerTest, BodyLimits) {
-  ApiServerOptions options;
-  options.limits.max_body_bytes = 10'000;
-  Serve(options);
+  Serve(ApiServerOptions{.limits = {.max_body_bytes = 10'000}});
   const auto raw = [&](const std::string& text) {
     HttpClient client(server_->port());
     client.Write(text);
@@ -126,9 +122,7 @@ TEST_F(ApiServerTest, KeepAlivePipeliningAndContinue) {
 }
 
 TEST_F(ApiServerTest, WhenConnectionsRunOutTheLongestIdleGoes) {
-  ApiServerOptions options;
-  options.limits.max_connections = 3;
-  Serve(options, absl::Milliseconds(2));
+  Serve(ApiServerOptions{.limits = {.max_connections = 3}}, absl::Milliseconds(2));
   HttpClient busy(server_->port());
   busy.Write(
       RequestText("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 4000, "stream": true})"));
@@ -164,9 +158,7 @@ TEST_F(ApiServerTest, BrokenHttpIsRefused) {
 }
 
 TEST_F(ApiServerTest, ApiKeyGuardsEverythingButHealthAndMetrics) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("secret");
-  Serve(options);
+  Serve(ApiServerOptions{.api_keys = ApiKeys("secret")});
   for (const char* path : {"/v1/models", "/version", "/load", "/nope", "/tokenize", "/v1/completions"}) {
     EXPECT_EQ(Send("GET", path).status, 401) << path;
     EXPECT_EQ(Send("GET", path, "", "Authorization: Bearer secre\r\n").status, 401) << path;
@@ -177,8 +169,7 @@ TEST_F(ApiServerTest, ApiKeyGuardsEverythingButHealthAndMetrics) {
 }
 
 TEST_F(ApiServerTest, RefusalsAreCounted) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("secret");
+  ApiServerOptions options{.api_keys = ApiKeys("secret")};
   options.limits.max_body_bytes = 1000;
   options.limits.header_timeout = absl::Milliseconds(50);
   Serve(options);
@@ -206,10 +197,7 @@ TEST_F(ApiServerTest, RefusalsAreCounted) {
 }
 
 TEST_F(ApiServerTest, OperatorsKeyGuardsEverythingButProbesAndMetrics) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("clients");
-  options.admin_api_keys = ApiKeys("operators");
-  Serve(options);
+  Serve(ApiServerOptions{.api_keys = ApiKeys("clients"), .admin_api_keys = ApiKeys("operators")});
   const std::pair<const char*, const char*> guarded[] = {
       {"POST", "/sleep"},         {"POST", "/wake_up"},
       {"GET", "/is_sleeping"},    {"POST", "/reset_prefix_cache"},
@@ -238,9 +226,7 @@ TEST_F(ApiServerTest, OperatorsKeyGuardsEverythingButProbesAndMetrics) {
 }
 
 TEST_F(ApiServerTest, WhatClientsNeedAKeyForIsNotOpenOnOperatorsListenerWithoutOne) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("clients");
-  Serve(options);
+  Serve(ApiServerOptions{.api_keys = ApiKeys("clients")});
   const char* key = "Authorization: Bearer clients\r\n";
   for (const char* path : {"/v1/models", "/v1/models/fake"}) {
     EXPECT_EQ(Admin("GET", path).status, 401) << path;

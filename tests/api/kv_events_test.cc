@@ -110,9 +110,7 @@ TEST_F(KvEventsTest, AClientThatComesBackGoesOnBehindItsLastEvent) {
 }
 
 TEST_F(KvEventsTest, AnEmptyStreamHasItsHeadAtOnceAndComments) {
-  ApiServerOptions options;
-  options.limits.sse_keepalive = absl::Milliseconds(5);
-  ServeWithEvents(std::move(options));
+  ServeWithEvents(ApiServerOptions{.limits = {.sse_keepalive = absl::Milliseconds(5)}});
   HttpClient client(server_->admin_port());
   client.Write(RequestText("GET", "/kv_events?from_seq=10", ""));
   EXPECT_TRUE(client.ReadUntil(": keep-alive\n\n"));
@@ -137,17 +135,13 @@ TEST_F(KvEventsTest, WithoutALogThereAreNone) {
 }
 
 TEST_F(KvEventsTest, OperatorsKeyIsWanted) {
-  ApiServerOptions options;
-  options.admin_api_keys = ApiKeys("secret");
-  ServeWithEvents(std::move(options));
+  ServeWithEvents(ApiServerOptions{.admin_api_keys = ApiKeys("secret")});
   ExpectRefused("", 401, nullptr);
   EXPECT_EQ(Follow("", "Authorization: Bearer secret\r\n").status, 200);
 }
 
 TEST_F(KvEventsTest, AClientThatLeavesMakesRoomForAnother) {
-  ApiServerOptions options;
-  options.limits.max_kv_event_watchers = 2;
-  ServeWithEvents(std::move(options));
+  ServeWithEvents(ApiServerOptions{.limits = {.max_kv_event_watchers = 2}});
   const auto follow = [&] {
     auto client = std::make_unique<HttpClient>(server_->admin_port());
     client->Write(RequestText("GET", "/kv_events", ""));

@@ -10,11 +10,7 @@ class LivenessTest : public ApiServerTest {
  protected:
   LivenessTest() { all_.Watch(absl::Seconds(60)); }
 
-  void ServeWatched() {
-    ApiServerOptions options;
-    options.heartbeats = &all_;
-    Serve(options);
-  }
+  void ServeWatched() { Serve(ApiServerOptions{.heartbeats = &all_}); }
   // The answers of all probes, on the listeners for clients and for operators: 200 without a body, or 503
   // with a message.
   std::string Probe(const char* path) {
@@ -56,9 +52,7 @@ TEST_F(LivenessTest, TheLoopIsNamedBeforeAnEngineIsAsked) {
 }
 
 TEST_F(LivenessTest, WhileModelsLoadAHangCountsToo) {
-  ApiServerOptions options;
-  options.heartbeats = &all_;
-  Start(options);
+  Start(ApiServerOptions{.heartbeats = &all_});
   const Heartbeat loop("", "watch of registered workers", nullptr, &all_);
   EXPECT_EQ(Probe("/livez"), "");
   now_s_ += 61;

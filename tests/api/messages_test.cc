@@ -214,9 +214,7 @@ TEST_F(MessagesTest, Counts) {
 }
 
 TEST_F(MessagesTest, ErrorsHaveAnthropicsShape) {
-  ApiServerOptions options;
-  options.limits.max_body_bytes = 4000;
-  Start(options);
+  Start(ApiServerOptions{.limits = {.max_body_bytes = 4000}});
   ExpectError(Send("POST", kPath, Body("a", kThinking)), 503, "overloaded_error");
   server_->SetModel(FakeModel(engine_));
   const HttpReply no_template = Send("POST", kPath, Body("a", kThinking));
@@ -247,19 +245,30 @@ TEST_F(MessagesTest, ErrorsOfTheEngine) {
 
 TEST_F(MessagesTest, AnAnswerThatAnOperatorAbortsIsAnError) {
   ServeTurns();
-  engine_->set_state(EngineState::kPaused);
-  HttpClient client(server_->port());
-  client.Write(RequestText("POST", kPath, Body("abc", kThinking)));
-  AwaitOpen();
-  EXPECT_EQ(Admin("POST", "/abort_requests", "{}").status, 200);
-  engine_->set_state(EngineState::kAwake);
-  ExpectError(client.ReadReply(), 503, "overloaded_error");
+  for (const bool streams : {false, true}) {
+    ASSERT_TRUE(engine_->WaitIdle());
+    engine_->set_state(EngineState::kPaused);
+    HttpClient client(server_->port());
+    const std::string body =
+        Body("abc", absl::StrCat(kThinking, R"(, "stream": )", streams ? "true" : "false"));
+    client.Write(RequestText("POST", kPath, body));
+    AwaitOpen();
+    EXPECT_EQ(Admin("POST", "/abort_requests", "{}").status, 200);
+    engine_->set_state(EngineState::kAwake);
+    const HttpReply reply = client.ReadReply();
+    if (!streams) {
+      ExpectError(reply, 503, "overloaded_error");
+      continue;
+    }
+    const std::vector<Json> events = Events(reply.body);
+    ASSERT_FALSE(events.empty()) << reply.body;
+    EXPECT_EQ(events.back()["type"], "error");
+    EXPECT_EQ(events.back()["error"]["type"], "overloaded_error");
+  }
 }
 
 TEST_F(MessagesTest, KeysInEitherHeader) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("secret");
-  ServeTurns(options);
+  ServeTurns(ApiServerOptions{.api_keys = ApiKeys("secret")});
   const auto status = [&](const std::string& path, const std::string& headers) {
     return Send("POST", path, Body("abcEND", kThinking), headers).status;
   };
@@ -268,6 +277,7 @@ TEST_F(MessagesTest, KeysInEitherHeader) {
   EXPECT_EQ(status(kPath, "Authorization: Bearer other\r\nx-api-key: secret\r\n"), 200);
   EXPECT_EQ(status("/v1/messages/count_tokens", "x-api-key: secret\r\n"), 200);
   EXPECT_EQ(status(kPath, "x-api-key: other\r\n"), 401);
+  EXPECT_EQ(status("/v1/messages/count_tokens", "x-api-key: other\r\n"), 401);
   EXPECT_EQ(status(kPath, "x-api-key: \r\n"), 401);
   EXPECT_EQ(status("/v1/chat/completions", "x-api-key: secret\r\n"), 401) << "OpenAI's clients show a bearer";
   ExpectError(Send("POST", kPath, Body("abc", kThinking)), 401, "authentication_error");

@@ -58,11 +58,7 @@ TEST(OutputProcessorTest, StopsAndDoesNotLeak) {
 TEST(OutputProcessorTest, HoldsBackOnlyWhatMayBecomeAStop) {
   const ByteTokenizer tokenizer;
   OutputProcessor processor(&tokenizer, {.stop = {"abc"}});
-  const auto feed = [&](char c) {
-    RequestOutput output;
-    output.token_ids = {c};
-    return processor.Process(std::move(output)).text;
-  };
+  const auto feed = [&](char c) { return processor.Process(RequestOutput{.token_ids = {c}}).text; };
   EXPECT_EQ(feed('x'), "x");
   EXPECT_EQ(feed('a'), "");
   EXPECT_EQ(feed('b'), "");
@@ -85,10 +81,7 @@ TEST(OutputProcessorTest, EndingTokenIsCountedNotWritten) {
   const ByteTokenizer tokenizer;
   for (const bool include : {false, true}) {
     OutputProcessor processor(&tokenizer, {.include_stop_str_in_output = include});
-    RequestOutput output;
-    output.token_ids = {'a', 'b'};
-    output.finish_reason = FinishReason::kStop;
-    output.stop_token_id = 'b';
+    RequestOutput output{.token_ids = {'a', 'b'}, .finish_reason = FinishReason::kStop, .stop_token_id = 'b'};
     const OutputDelta delta = processor.Process(std::move(output));
     EXPECT_EQ(delta.text, include ? "ab" : "a");
     EXPECT_EQ(delta.stop_token_id, 'b');
@@ -106,12 +99,8 @@ TEST(OutputProcessorTest, HalfACharacterAtTheEndIsLeftOut) {
 TEST(OutputProcessorTest, NothingAfterTheEnd) {
   const ByteTokenizer tokenizer;
   OutputProcessor processor(&tokenizer, {.stop = {"a"}});
-  RequestOutput first;
-  first.token_ids = {'a'};
-  EXPECT_EQ(processor.Process(std::move(first)).finish_reason, FinishReason::kStop);
-  RequestOutput late;
-  late.token_ids = {'b'};
-  late.finish_reason = FinishReason::kAbort;
+  EXPECT_EQ(processor.Process(RequestOutput{.token_ids = {'a'}}).finish_reason, FinishReason::kStop);
+  RequestOutput late{.token_ids = {'b'}, .finish_reason = FinishReason::kAbort};
   const OutputDelta delta = processor.Process(std::move(late));
   EXPECT_EQ(delta.text, "");
   EXPECT_EQ(delta.finish_reason, FinishReason::kNone);
@@ -139,17 +128,14 @@ TEST(OutputProcessorTest, RandomTextsStopsAndSplits) {
 
 // SentencePiece's tokenizers write no space before a text's first word, but an answer continues a text.
 TEST(OutputProcessorTest, AnAnswerKeepsTheSpaceOfItsFirstWord) {
-  TokenizerData data;
-  data.tokens = {"\u2581a", "b"};
+  TokenizerData data{.tokens = {"\u2581a", "b"}};
   using Kind = DecoderStep::Kind;
   data.decoder = {{Kind::kReplace, "\u2581", " "}, {Kind::kFuse}, {Kind::kStrip, "", " ", 1}};
   const auto tokenizer = Tokenizer::Create(std::move(data));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   for (const bool at_start : {false, true}) {
     OutputProcessor processor(tokenizer->get(), {}, at_start);
-    RequestOutput output;
-    output.token_ids = {0, 1, 0};
-    output.finish_reason = FinishReason::kLength;
+    RequestOutput output{.token_ids = {0, 1, 0}, .finish_reason = FinishReason::kLength};
     EXPECT_EQ(processor.Process(std::move(output)).text, at_start ? "ab a" : " ab a");
   }
 }

@@ -77,9 +77,7 @@ TEST_F(OutputThreadsTest, AClientThatLeavesAStuckResponseIsAbortedAtOnce) {
 // Only the limit of bytes that wait for their client can end this request: the write timeout is a minute, and
 // fewer outputs are made than may wait.
 TEST_F(OutputThreadsTest, WhatAClientDoesNotReadIsBoundedInBytes) {
-  ApiServerOptions options;
-  options.limits.max_stream_backlog_bytes = 64 << 10;
-  Serve(options, absl::Microseconds(10));
+  Serve(ApiServerOptions{.limits = {.max_stream_backlog_bytes = 64 << 10}}, absl::Microseconds(10));
   HttpClient client(server_->port());
   // Some 50 MB of events: more than sockets buffer.
   StartLongStream(&client, /*prompts=*/12, /*logprobs=*/20);
@@ -265,8 +263,7 @@ TEST_F(ResponseProducerTest, AnErrorBeforeTheFirstByteIsNoStream) {
 TEST(OutputQueue, IsBoundedInBytesAndKeepsTheEnd) {
   int ready = 0;
   OutputQueue queue(10'000, [&] { ++ready; });
-  RequestOutput big;
-  big.token_ids = {1};
+  RequestOutput big{.token_ids = {1}};
   big.logprobs.resize(1);
   big.logprobs[0].token_ids.assign(1000, 1);
   big.logprobs[0].logprobs.assign(1000, -1.0f);
@@ -275,9 +272,7 @@ TEST(OutputQueue, IsBoundedInBytesAndKeepsTheEnd) {
   EXPECT_FALSE(queue.overflowed());
   queue.Push(1, big);
   EXPECT_TRUE(queue.overflowed());
-  RequestOutput last;
-  last.finish_reason = FinishReason::kAbort;
-  queue.Push(1, last);
+  queue.Push(1, RequestOutput{.finish_reason = FinishReason::kAbort});
   const auto outputs = queue.TakeAll();
   ASSERT_EQ(outputs.size(), 3u);
   EXPECT_EQ(outputs[2].first, 1);

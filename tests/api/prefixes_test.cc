@@ -142,9 +142,7 @@ TEST_F(PrefixesTest, AClientThatLeavesAndAnAbortTakeThePinBack) {
 }
 
 TEST_F(PrefixesTest, MethodsAndKeys) {
-  ApiServerOptions options;
-  options.api_keys = ApiKeys("secret");
-  Serve(options);
+  Serve(ApiServerOptions{.api_keys = ApiKeys("secret")});
   const std::string key = "Authorization: Bearer secret\r\n";
   EXPECT_EQ(Send("GET", "/v1/prefixes").status, 401);
   EXPECT_EQ(Send("DELETE", "/v1/prefixes/a").status, 401);

@@ -106,9 +106,7 @@ TEST_F(ApiServerTest, ErrorsNameTheField) {
 }
 
 TEST_F(ApiServerTest, PromptLogprobsAreBoundedTogether) {
-  ApiServerOptions options;
-  options.limits.max_prompt_logprobs = 20;
-  Serve(options);
+  Serve(ApiServerOptions{.limits = {.max_prompt_logprobs = 20}});
   EXPECT_EQ(Complete(R"({"prompt": ["abcd", "abcd"], "prompt_logprobs": 1})").status, 200);
   const std::pair<const char*, const char*> cases[] = {
       {R"("prompt_logprobs": 2)", "prompt_logprobs"},

@@ -11,11 +11,7 @@ namespace {
 
 class RequestRecordsTest : public ApiServerTest {
  protected:
-  void SetUp() override {
-    ApiServerOptions options;
-    options.recorder = recorded_;
-    Serve(options);
-  }
+  void SetUp() override { Serve(ApiServerOptions{.recorder = recorded_}); }
 
   const std::shared_ptr<RecordedRequests> recorded_ = std::make_shared<RecordedRequests>();
 };

@@ -33,9 +33,7 @@ TEST_F(ApiServerTest, WithoutThemARequestHasAllTheTimeItNeeds) {
 }
 
 TEST_F(ApiServerTest, TheServersBoundHoldsWhateverARequestAsksFor) {
-  ApiServerOptions options;
-  options.limits.max_request_timeout = absl::Seconds(50);
-  Serve(options);
+  Serve(ApiServerOptions{.limits = {.max_request_timeout = absl::Seconds(50)}});
   for (const auto& [header, timeout] :
        {std::pair("", 50), {"X-Request-Timeout: 60\r\n", 50}, {"X-Request-Timeout: 40\r\n", 40}}) {
     const MonotonicTime before = MonotonicNow();

@@ -158,6 +158,7 @@ TEST_F(ResponsesTest, ACutResponseIsIncomplete) {
   EXPECT_EQ(text["incomplete_details"], Json::parse(R"({"reason": "max_output_tokens"})"));
   EXPECT_EQ(text["output"][0]["status"], "incomplete");
   EXPECT_EQ(text["output"][0]["content"][0]["text"], "abcd");
+  EXPECT_EQ(text["usage"]["output_tokens"], 4);
   const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"lon";
   const HttpReply reply =
       Send("POST", "/v1/responses", Body(call, absl::StrCat(kTools, R"(, "stream": true)")));
@@ -225,9 +226,7 @@ TEST_F(ResponsesTest, AResponseThatIsNotToBeKeptIsNot) {
 }
 
 TEST_F(ResponsesTest, TheStoreOfAServerIsBounded) {
-  ApiServerOptions options;
-  options.limits.max_stored_responses = 1;
-  ServeTemplate("{{ messages[0].content }}", options);
+  ServeTemplate("{{ messages[0].content }}", ApiServerOptions{.limits = {.max_stored_responses = 1}});
   const Json first = Respond(R"({"input": "abc", "max_output_tokens": 2})");
   const Json second = Respond(R"({"input": "abc", "max_output_tokens": 2})");
   EXPECT_EQ(Send("GET", absl::StrCat("/v1/responses/", first["id"].get<std::string>())).status, 404);

@@ -9,11 +9,7 @@ namespace somnus {
 namespace {
 
 TEST_F(ApiServerTest, ServerInfoTellsAllPorts) {
-  ApiServerOptions options;
-  options.grpc_port = 50051;
-  options.control_port = 50054;
-  options.api_keys = ApiKeys("secret");
-  Start(options);
+  Start(ApiServerOptions{.grpc_port = 50051, .control_port = 50054, .api_keys = ApiKeys("secret")});
   Json expected = {{"version", "1.2.3"},
                    {"model", nullptr},
                    {"weight_version", nullptr},

@@ -19,8 +19,7 @@ constexpr char kRecovering[] =
     "again.\n\n";
 
 ApiServerOptions KeepAlive(absl::Duration duration) {
-  ApiServerOptions options;
-  options.limits.sse_keepalive = duration;
+  ApiServerOptions options{.limits = {.sse_keepalive = duration}};
   return options;
 }
 

@@ -254,9 +254,7 @@ TEST_F(TokenRoutesTest, TheTokenizerIsToldWhereAFlagSaysSo) {
   const HttpReply refused = Send("GET", "/tokenizer_info");
   EXPECT_EQ(refused.status, 404);
   EXPECT_TRUE(absl::StrContains(refused.body, "--enable-tokenizer-info-endpoint")) << refused.body;
-  ApiServerOptions options;
-  options.tokenizer_info = true;
-  Serve(options);
+  Serve(ApiServerOptions{.tokenizer_info = true});
   const HttpReply reply = Send("GET", "/tokenizer_info");
   ASSERT_EQ(reply.status, 200) << reply.body;
   const Json info = Json::parse(reply.body);

@@ -67,9 +67,7 @@ class TransitionWatchTest : public GrpcServicesTest {
       absl::MutexLock lock(&mutex_);
       return ranks_;
     };
-    ApiLimits limits;
-    limits.max_transition_watchers = kMaxWatchers;
-    Start(limits);
+    Start(ApiLimits{.max_transition_watchers = kMaxWatchers});
   }
   // What rank 1 of replica 2 says; rank 0 does not reply.
   void Set(EngineState state, const v1::TransitionProgress& progress) {

@@ -15,8 +15,7 @@ constexpr char kPage[] = "https://chat.example";
 constexpr char kCompletion[] = R"({"prompt": "abc", "max_tokens": 2})";
 
 ApiServerOptions Allowing(std::vector<std::string> origins) {
-  ApiServerOptions options;
-  options.cors.allowed_origins = std::move(origins);
+  ApiServerOptions options{.cors = {.allowed_origins = std::move(origins)}};
   return options;
 }
 
@@ -172,8 +171,7 @@ TEST_F(ApiServerTest, ANameThatLeadsHereIsNotThisServersName) {
 }
 
 TEST_F(ApiServerTest, HostsThatAFlagListsAreKnown) {
-  ApiServerOptions options;
-  options.admin_allowed_hosts = {"gpu.example", "Other.Example:8001"};
+  ApiServerOptions options{.admin_allowed_hosts = {"gpu.example", "Other.Example:8001"}};
   Serve(options);
   const auto status = [this](const char* host) {
     return Raw(server_->admin_port(), absl::StrCat("GET /is_sleeping HTTP/1.1\r\nHost: ", host, "\r\n"))
@@ -189,9 +187,7 @@ TEST_F(ApiServerTest, HostsThatAFlagListsAreKnown) {
 
 // A web page has no key, so a listener with a key needs no guard of host names and origins.
 TEST_F(ApiServerTest, WithAKeyAnyNameWillDo) {
-  ApiServerOptions options;
-  options.admin_api_keys = ApiKeys("secret");
-  Serve(options);
+  Serve(ApiServerOptions{.admin_api_keys = ApiKeys("secret")});
   const std::string head = "POST /sleep HTTP/1.1\r\nHost: gpu.example\r\nOrigin: https://panel.example\r\n";
   EXPECT_EQ(Raw(server_->admin_port(), head).status, 401);
   EXPECT_EQ(Raw(server_->admin_port(), head + "Authorization: Bearer secret\r\n").status, 200);

@@ -11,10 +11,7 @@ namespace somnus {
 namespace {
 
 BlockManagerOptions Options(int32_t num_blocks, int32_t block_size = 4, double watermark = 0) {
-  BlockManagerOptions options;
-  options.num_blocks = num_blocks;
-  options.block_size = block_size;
-  options.watermark = watermark;
+  BlockManagerOptions options{.num_blocks = num_blocks, .block_size = block_size, .watermark = watermark};
   return options;
 }
 
@@ -254,9 +251,7 @@ TEST(BlockManagerTest, NoBlockOfASequenceIsHashedTwice) {
 // A part of the blocks at each call, and all of them after some.
 TEST(BlockManagerTest, TheNextBlocksAreCheckedUntilAllWere) {
   constexpr int32_t kParts = 3;
-  BlockManagerOptions options;
-  options.num_blocks = kParts * BlockManager::kCheckedBlocks;
-  options.block_size = 1;
+  BlockManagerOptions options{.num_blocks = kParts * BlockManager::kCheckedBlocks, .block_size = 1};
   BlockManager manager(options);
   const std::vector<int32_t> tokens = {1, 2, 3};
   manager.Allocate(1, tokens, "", true, false);
@@ -274,9 +269,7 @@ TEST(BlockManagerTest, TheNextBlocksAreCheckedUntilAllWere) {
 
 // Blocks that no sequence gives back are seen at once, wherever they are.
 TEST(BlockManagerTest, WhatIsUsedWithoutASequenceIsAnError) {
-  BlockManagerOptions options;
-  options.num_blocks = 4 * BlockManager::kCheckedBlocks;
-  options.block_size = 1;
+  BlockManagerOptions options{.num_blocks = 4 * BlockManager::kCheckedBlocks, .block_size = 1};
   BlockManager manager(options);
   EXPECT_TRUE(manager.CheckNextBlocks().ok());
   const_cast<BlockPool&>(manager.pool()).Allocate();

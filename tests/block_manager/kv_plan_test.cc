@@ -8,9 +8,7 @@ namespace somnus {
 namespace {
 
 KvPlanRequest Request() {
-  KvPlanRequest request;
-  request.block_size = 16;
-  request.max_num_seqs = 4;
+  KvPlanRequest request{.block_size = 16, .max_num_seqs = 4};
   request.max_model_len = 160;  // ten blocks
   return request;
 }

@@ -116,8 +116,7 @@ TEST(EndMarkers, TheFilesIdsComeFirst) {
 
 // In Harmony's format <|end|> stands between the messages of a single answer.
 TEST(EndMarkers, EndOfAMessageAmongSeveralIsNoEnd) {
-  TokenizerData data;
-  data.tokens = {"<|end|>", "<|return|>", "<|call|>", "a"};
+  TokenizerData data{.tokens = {"<|end|>", "<|return|>", "<|call|>", "a"}};
   for (int32_t id = 0; id < 3; ++id) {
     data.added_tokens.push_back({.id = id, .content = data.tokens[id], .special = true});
   }

@@ -32,6 +32,3 @@ def _add(case):
 for _file in ("api_cases.jsonl", "api_cases_more.jsonl"):
     for _case in load(os.path.join(ROOT, "tests", "data", _file)):
         _add(_case)
-
-if __name__ == "__main__":
-    unittest.main()

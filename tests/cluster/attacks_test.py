@@ -374,7 +374,3 @@ class Keys(Attack):
         with open("/proc/net/tcp", encoding="ascii") as table:
             bound = {line.split()[1] for line in table.readlines()[1:] if line.split()[3] == "0A"}
         self.assertIn(f"0100007F:{self.cluster.admin_port:04X}", bound)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -4,14 +4,9 @@ import shutil
 import tempfile
 import unittest
 
-from cluster.harness import SMOLLM2, Cluster, expected, stubs, tiny
+from cluster.harness import SMOLLM2, Cluster, expected, grpc, stubs, tiny
 from cluster.harness.other_weights import second_checkpoint, swapped_layers, tensors_of
 from cluster.sleep_cycles_test import holdings
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
 
 MODEL = "llama-uneven"
 CASES = [case for case in expected(MODEL) if not case["ambiguous"]]
@@ -191,7 +186,3 @@ class CheckpointBackup(unittest.TestCase):
         self.admin(cluster, "/wake_up")
         self.assertEqual(self.tokens(cluster), first)
         self.assertEqual(cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

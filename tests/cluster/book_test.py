@@ -62,7 +62,3 @@ def add_case(page):
 for one in PAGES:
     if name_of(one) in SAID:
         add_case(one)
-
-
-if __name__ == "__main__":
-    unittest.main()

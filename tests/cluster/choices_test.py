@@ -167,7 +167,3 @@ class Choices(unittest.TestCase):
             self.assertEqual([choice["logprobs"] for choice in chosen], [None] * 4)
             self.assertEqual(best.json["usage"]["completion_tokens"], everything.json["usage"]["completion_tokens"])
             cluster.wait_idle()
-
-
-if __name__ == "__main__":
-    unittest.main()

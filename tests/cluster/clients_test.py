@@ -109,7 +109,3 @@ class OpenAiClient(unittest.TestCase):
                                             extra_body={"ignore_eos": True}) as stream:
             next(iter(stream))
         self.cluster.wait_idle()
-
-
-if __name__ == "__main__":
-    unittest.main()

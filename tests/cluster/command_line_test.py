@@ -226,7 +226,3 @@ class Doctor(unittest.TestCase):
                 done = self.doctor(*args)
                 self.assertEqual((done.returncode, done.stdout), (code, ""))
                 self.assertIn(words, done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -221,7 +221,3 @@ class Console(unittest.TestCase):
         self.assertEqual(self.browser.violations(), ["img-src: http://127.0.0.2:9/x.png"])
         self.browser.open("about:blank")
         self.browser.hosts()
-
-
-if __name__ == "__main__":
-    unittest.main()

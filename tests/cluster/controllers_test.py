@@ -142,7 +142,3 @@ class OneOfTwoModels(Controller):
                 self.assert_exact(awake)
                 self.assertEqual([self.sleeps(asleep), self.sleeps(awake)], [True, False])
             self.assertEqual(self.cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

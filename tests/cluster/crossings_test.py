@@ -222,7 +222,3 @@ class AnAdapterInStages(Crossings, unittest.TestCase):
     """Two stages of two workers."""
 
     updated, adapted, flags = r"self_attn\.o_proj", MODULES, ("--pipeline-parallel-size=2",)
-
-
-if __name__ == "__main__":
-    unittest.main()

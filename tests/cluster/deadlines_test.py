@@ -4,12 +4,7 @@ import json
 import threading
 import unittest
 
-from cluster.harness import SMOLLM2, Cluster, expected, stubs, tiny
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
+from cluster.harness import SMOLLM2, Cluster, expected, tiny
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
@@ -113,16 +108,6 @@ class Running(Base):
         self.assertEqual((refused.status, refused.headers["Retry-After"]), (503, "1"), refused.text)
         self.assertEqual(sum(map(self.expired, causes)), before + 1)
         self.assertEqual(self.ask(lengthy[2], {"X-SLO-TTFT-Ms": "600000"}, max_tokens=1).result().status, 200)
-
-    def test_a_grpc_call_ends_with_its_own_deadline(self):
-        stubs.generate("model", "inference")
-        from proto import inference_pb2 as pb, inference_pb2_grpc as rpc
-        with grpc.insecure_channel(f"127.0.0.1:{self.cluster.grpc_port}") as channel:
-            inference = rpc.InferenceServiceStub(channel)
-            request = pb.GenerateRequest(text="Count to a million:", sampling=pb.SamplingParams(max_tokens=4000, ignore_eos=True))
-            with self.assertRaises(grpc.RpcError) as caught:
-                list(inference.Generate(request, timeout=1))
-            self.assertEqual(caught.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class Waiting(Base):

@@ -166,7 +166,3 @@ class ElasticKvTest(unittest.TestCase):
         self.assertGreaterEqual(fewest[kept], min_blocks(mib))
         self.assertEqual(self.sleeps(), [])
         self.assertEqual(self.cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -127,7 +127,3 @@ class EmulatedCpu(unittest.TestCase):
                 done = emulated(cpu, os.path.join(BIN, "tests", "kernels", name), f"--gtest_filter={cases}{lesser}", "--gtest_brief=1", timeout=500)
                 self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-1000:])
                 self.assertRegex(done.stdout, r"\[  PASSED  \] [1-9]")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -225,7 +225,3 @@ class StruckSleeps(unittest.TestCase):
                     self.assertEqual(cluster.tokens([5, 6, 7], max_tokens=TOKENS, ignore_eos=True), wanted)
             self.assertEqual(int(cluster.status()["num_recoveries"]), sum("kill" in case[3] for case in self.CASES))
             self.assertEqual(cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -82,7 +82,3 @@ class FullLog(unittest.TestCase):
             os.kill(cluster.process.pid, signal.SIGTERM)
             self.pipe.drain_until(r"stopping; open requests have")
             self.assertEqual(cluster.process.wait(PATIENCE_S), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -202,7 +202,3 @@ class Tls(unittest.TestCase):
         with Cluster(tiny(MODEL), f"--ssl-certfile={self.path('cert.pem')}", workers=1, wait=False) as cluster:
             self.assertEqual(cluster.process.wait(DEADLINE_S), 2)
             self.assertIn("--ssl-keyfile", cluster.log())
-
-
-if __name__ == "__main__":
-    unittest.main()

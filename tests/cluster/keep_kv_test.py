@@ -209,7 +209,3 @@ class KeepKv(unittest.TestCase):
                      "--keep-kv-on-sleep", workers=2) as cluster:
             self.check_model(cluster, [(CASE["prompt"], 40)])
             self.assertEqual(cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

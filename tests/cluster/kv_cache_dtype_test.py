@@ -304,7 +304,3 @@ class SmolLM2(unittest.TestCase):
             position = parting(tokens, one["tokens"])
             if position is not None:
                 self.assertLess(one["gaps"][position], SMOLLM2_BOUND, f"{one['prompt']!r} position {position}")
-
-
-if __name__ == "__main__":
-    unittest.main()

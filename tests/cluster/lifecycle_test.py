@@ -450,7 +450,3 @@ class Term(unittest.TestCase):
                 heard = set()
                 wait_until(lambda: heard.add(manager.recv(1024)) or b"STOPPING=1\n" in heard, ORPHAN_S, lambda: f"STOPPING: {heard}")
                 self.assertLessEqual(heard, {b"WATCHDOG=1\n", b"STOPPING=1\n"})
-
-
-if __name__ == "__main__":
-    unittest.main()

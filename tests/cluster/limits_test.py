@@ -188,7 +188,3 @@ class Strangers(unittest.TestCase):
             self.assertEqual(cluster.tokens(CASE["prompt"]), answer)
             for port in (cluster_port, *ports[1:]):
                 self.assertTrue(speaks_grpc(port), port)
-
-
-if __name__ == "__main__":
-    unittest.main()

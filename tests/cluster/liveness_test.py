@@ -10,13 +10,8 @@ import tempfile
 import time
 import unittest
 
-from cluster.harness import Cluster, begin_and_stop, expected, free_ports, tiny, wait_until
+from cluster.harness import Cluster, begin_and_stop, expected, free_ports, grpc, tiny, wait_until
 from cluster.lifecycle_test import HandStartedWorkers
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
@@ -292,7 +287,3 @@ class Standstill(unittest.TestCase):
             self.assertEqual(cluster.worker_pids(), workers, cluster.log())
             self.assertEqual(cluster.metric("somnus:recoveries_total"), 0, cluster.log())
             self.assertNotIn("does not reply", cluster.log())
-
-
-if __name__ == "__main__":
-    unittest.main()

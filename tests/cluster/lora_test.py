@@ -169,7 +169,3 @@ class Lora(unittest.TestCase):
 
     def state(self, name):
         return next(card["state"] for card in self.cluster.request("GET", "/v1/models").json["data"] if card["id"] == name)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,10 +1,10 @@
 """Anthropic's Messages API of SmolLM2 through the whole cluster: whole messages and streams, conversations with tools,
-formats, counts, keys and errors."""
+formats and counts. Keys, errors and stop sequences: tests/api/messages_test.cc and chat_body_test.cc."""
 import json
 import os
 import unittest
 
-from cluster.harness import SMOLLM2, Cluster, wait_until
+from cluster.harness import SMOLLM2, Cluster
 
 PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 HELLO = [{"role": "user", "content": "Say hello."}]
@@ -136,13 +136,6 @@ class Messages(unittest.TestCase):
         self.assertIn("/properties/tags/uniqueItems", self.refused(
             400, "invalid_request_error", output_config={"format": {"type": "json_schema", "schema": schema}}))
 
-    def test_a_stop_sequence(self):
-        text = self.message()["content"][0]["text"]
-        stop = text[4:8]
-        message = self.message(stop_sequences=[stop])
-        self.assertEqual((message["stop_reason"], message["stop_sequence"]), ("stop_sequence", stop))
-        self.assertEqual(message["content"][0]["text"], text[:text.index(stop)])
-
     def test_the_answer_goes_on_with_the_last_turn(self):
         message = self.message(messages=[*HELLO, {"role": "assistant", "content": "Hello, my name is"}])
         self.assertFalse(message["content"][0]["text"].startswith("Hello, my name is"))
@@ -160,48 +153,3 @@ class Messages(unittest.TestCase):
         self.assertGreater(again["cache_read_input_tokens"], 0)
         self.assertEqual(sum(first[name] for name in ("input_tokens", "cache_read_input_tokens")),
                          sum(again[name] for name in ("input_tokens", "cache_read_input_tokens")))
-
-    def test_a_billing_header_changes_nothing(self):
-        def system(number):
-            return [{"type": "text", "text": f"x-anthropic-billing-header: cc_version=2; cch={number};"},
-                    {"type": "text", "text": "You are brief."}]
-        self.assertEqual(self.post(COUNT, system=system(1)).json, self.post(COUNT, system="You are brief.").json)
-
-    def test_refusals(self):
-        image = [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://a/b.png"}}]}]
-        self.assertIn("messages[0].content[0]", self.refused(400, "invalid_request_error", messages=image))
-        self.assertIn("max_tokens", self.refused(400, "invalid_request_error", max_tokens=None))
-        self.assertIn("tools[0].type", self.refused(400, "invalid_request_error", tools=[
-            {"type": "web_search_20250305", "name": "web_search"}]))
-        self.assertIn("other", self.refused(404, "not_found_error", model="other"))
-        self.refused(404, "not_found_error", path="/v1/messages/batches")
-        self.refused(401, "authentication_error", headers={"x-api-key": "other"})
-        self.refused(401, "authentication_error", headers={}, path=COUNT)
-        self.assertEqual(self.post(headers={"Authorization": "Bearer secret"}).status, 200)
-
-    def test_thinking_of_a_model_that_does_not_think(self):
-        message = self.message(thinking={"type": "enabled", "budget_tokens": 1024})
-        self.assertEqual(without_ids(message), without_ids(self.message()))
-
-
-@unittest.skipUnless(os.path.exists(SMOLLM2), "SmolLM2 is not there (tools/setup.sh model)")
-class Aborted(unittest.TestCase):
-    def test_an_aborted_answer_is_an_error(self):
-        with Cluster(SMOLLM2, workers=1) as cluster:
-            body = {"max_tokens": 2000, "temperature": 0, "messages": HELLO, "stream": True, "tools": [WEATHER],
-                    "tool_choice": {"type": "none"}, "stop_sequences": []}
-            connection = cluster.connection(cluster.port)
-            cluster.admin("/pause?mode=keep")
-            connection.request("POST", PATH, body=json.dumps(body), headers={"Content-Type": "application/json"})
-            wait_until(lambda: cluster.request("GET", "/load").json["server_load"] == 1, 30, "the request is open")
-            cluster.request("POST", "/abort_requests", {}, port=cluster.admin_port)
-            cluster.admin("/resume")
-            answer = connection.getresponse()
-            events = events_of(answer.read().decode())
-            self.assertEqual(events[-1][0], "error")
-            self.assertEqual(events[-1][1]["error"]["type"], "overloaded_error")
-            connection.close()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -147,7 +147,3 @@ class ModelFailuresTest(unittest.TestCase):
             self.assertEqual(self.admin("/wake_up").status, 200)
             self.assert_exact()
             self.assertEqual(self.cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -269,6 +269,3 @@ class Probed(Base):
 
 
 del Base
-
-if __name__ == "__main__":
-    unittest.main()

@@ -99,7 +99,3 @@ class Pieces(unittest.TestCase):
                 self.assertEqual(self.text(cluster, self.ids(cluster, "a\n\nb 1")), "a\n\nb 1")
                 composed[name] = self.ids(cluster, "e\u0301")
         self.assertNotEqual(composed["GPT2Tokenizer"], composed["Qwen2Tokenizer"])  # Qwen2's class composes characters first
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -259,7 +259,3 @@ class FailsAtEveryStart(unittest.TestCase):
                 except http.client.IncompleteRead:
                     pass
                 self.assertLessEqual(self.end(cluster, r"rank 1.*(No such file|not found|does not exist|cannot open)"), 1 + 5)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,10 +1,9 @@
-"""Pinned prefixes through the whole cluster: they outlive every other prompt, and come back after whatever loses them."""
+"""Pinned prefixes through the whole cluster: they outlive every other prompt. EnginePrefixesTest (tests/engine) has whatever loses
+them, and ReplicaPrefixesTest (tests/replicas) replicas."""
 import json
-import os
-import signal
 import unittest
 
-from cluster.harness import Cluster, tiny, wait_until
+from cluster.harness import Cluster, tiny
 
 MODEL = "llama-uneven"
 # 4 sequences of 512 tokens are 128 blocks of 16, of which pins may have 32.
@@ -57,32 +56,6 @@ class Prefixes(unittest.TestCase):
             cluster.wait_idle()
             self.assertEqual(cluster.stop(), 0)
 
-    def test_what_empties_the_cache_leaves_the_pin_and_a_request_fills_it(self):
-        with Cluster(tiny(MODEL), *FLAGS, workers=2) as cluster:
-            self.pin(cluster, prompt=PROMPT)
-
-            def reset():
-                self.admin(cluster, "/reset_prefix_cache")
-
-            def sleep(level):
-                self.admin(cluster, f"/sleep?level={level}")
-                self.assertEqual(self.held(cluster), [0], "while it sleeps")
-                self.admin(cluster, "/wake_up")
-
-            def kill():
-                recoveries = int(cluster.status()["num_recoveries"])
-                os.kill(cluster.status()["ranks"][1]["pid"], signal.SIGKILL)
-                wait_until(lambda: int(cluster.status()["num_recoveries"]) == recoveries + 1, 60, "the recovery")
-            for lose in (reset, lambda: sleep(1), lambda: sleep(2), kill):
-                lose()
-                self.assertEqual(self.held(cluster), [0])
-                self.assertEqual(self.cached(cluster, PROMPT), 0)
-                self.assertEqual(self.held(cluster), [6])
-                self.flood(cluster)
-                self.assertEqual(self.cached(cluster, PROMPT), 96)
-            self.assertEqual(cluster.metric("somnus:pinned_prefix_releases_total", cause="forgotten"), 4)
-            self.assertEqual(cluster.stop(), 0)
-
     def test_a_sleep_that_keeps_the_cache_keeps_the_pin(self):
         with Cluster(tiny(MODEL), *FLAGS, "--keep-kv-on-sleep", "--swap-space=128KiB", workers=2) as cluster:
             self.pin(cluster, prompt=PROMPT)
@@ -116,22 +89,10 @@ class Prefixes(unittest.TestCase):
             body = {"messages": [{"role": "system", "content": text}, {"role": "user", "content": "When?"}], "max_tokens": 2}
             answer = cluster.request("POST", "/v1/chat/completions", body, headers={"Authorization": "Bearer secret"}).json
             self.assertEqual(answer["usage"]["prompt_tokens_details"]["cached_tokens"], pinned["tokens"])
+            cluster.admin("/reset_prefix_cache")
+            self.assertEqual(cluster.metric("somnus:pinned_prefix_releases_total", cause="forgotten"), 1)
             self.assertEqual(cluster.cli("prefixes", "unpin", pinned["id"]).stdout, f"{pinned['id']} is unpinned\n")
             self.assertEqual(cluster.cli("prefixes", "unpin", pinned["id"], check=False).returncode, 1)
             self.assertEqual(cluster.cli("prefixes", "unpin", "../v1", check=False).returncode, 2)
             self.assertEqual(cluster.cli("prefixes", "dance", check=False).returncode, 2)
             self.assertEqual(cluster.stop(), 0)
-
-    def test_every_replica_pins(self):
-        with Cluster(tiny(MODEL), *FLAGS, "--data-parallel-size=2", workers=1) as cluster:
-            pinned = self.pin(cluster, prompt=PROMPT)
-            self.assertEqual((pinned["blocks"], pinned["held_blocks"]), (6, 0), "one replica has computed it")
-            self.assertEqual(cluster.metric("somnus:pinned_prefix_blocks"), 6)
-            self.assertEqual(self.cached(cluster, PROMPT), 96)
-            self.request(cluster, "DELETE", f"/v1/prefixes/{pinned['id']}")
-            wait_until(lambda: cluster.metric("somnus:pinned_prefix_blocks") == 0, 30, "no pinned block")
-            self.assertEqual(cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -248,7 +248,3 @@ class PythonClient(unittest.TestCase):
             self.assertEqual(version, 2)
             self.assertEqual(cluster.tokens(PROMPT, max_tokens=4), tokens)
             self.assertEqual(cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -191,7 +191,3 @@ class Packed(unittest.TestCase):
         code, text = refused(model=model)
         self.assertEqual(code, 1)
         self.assertIn("model.safetensors", text)
-
-
-if __name__ == "__main__":
-    unittest.main()

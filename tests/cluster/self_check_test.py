@@ -64,7 +64,3 @@ class SelfCheck(unittest.TestCase):
         self.assertEqual(self.ask(), tokens)
         self.assertEqual(self.faulty.faults.strikes(line), 1)
         self.assertEqual(self.checks(), {"taken": 1, "refused": 1, "same": 1})
-
-
-if __name__ == "__main__":
-    unittest.main()

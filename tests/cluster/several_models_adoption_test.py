@@ -117,7 +117,3 @@ class SeveralModelsAdoptionTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"^ended 2 workers that were left \(pid .*\)\n$")
         self.assertEqual([pid for pid in known.values() if alive(pid)], [])
         self.assert_nothing_left()
-
-
-if __name__ == "__main__":
-    unittest.main()

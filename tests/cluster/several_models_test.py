@@ -337,7 +337,3 @@ class SeveralModelsTest(unittest.TestCase):
         self.assertLessEqual(most[0], budget)
         self.assertEqual(self.cluster.stop(), 0)
         self.assertEqual([pid for pid in seen if alive(pid)], [])
-
-
-if __name__ == "__main__":
-    unittest.main()

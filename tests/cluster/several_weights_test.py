@@ -3,13 +3,8 @@ that no file has."""
 import threading
 import unittest
 
-from cluster.harness import Cluster, expected, stubs, tiny, wait_until
+from cluster.harness import Cluster, expected, grpc, stubs, tiny, wait_until
 from cluster.harness.other_weights import second_checkpoint, tensors_of
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
 
 # Two models of the same files: the one that is trained, and the one that serves.
 MODEL = "llama-uneven"
@@ -125,7 +120,3 @@ class SeveralWeights(unittest.TestCase):
         self.assert_tokens("trained", self.old_tokens)
         self.assert_tokens("test-model", self.old_tokens)
         self.assertEqual(self.cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

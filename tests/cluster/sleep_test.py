@@ -236,7 +236,3 @@ class Replies(unittest.TestCase):
         for case in CASES:
             self.assertEqual(self.cluster.tokens(case["prompt"], ignore_eos=case["ignore_eos"]), case["tokens"], case["name"])
         self.assertEqual(self.cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

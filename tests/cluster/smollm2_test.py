@@ -167,7 +167,3 @@ class CommandLine(unittest.TestCase):
             self.assertIn(f"somnus {command}", text)
             self.assertIn("--", text)
         self.assertTrue(os.access(SOMNUS, os.X_OK))
-
-
-if __name__ == "__main__":
-    unittest.main()

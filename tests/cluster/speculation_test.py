@@ -246,7 +246,3 @@ class DraftModel(WithoutDrafts):
                                 workers=1, wait=False) as cluster:
                     self.assertNotEqual(cluster.process.wait(30), 0)
                     self.assertIn(message, cluster.log())
-
-
-if __name__ == "__main__":
-    unittest.main()

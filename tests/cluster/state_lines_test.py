@@ -7,14 +7,9 @@ import re
 import signal
 import unittest
 
-from cluster.harness import Cluster, alive, children, expected, free_ports, tiny, wait_until
+from cluster.harness import Cluster, alive, children, expected, free_ports, grpc, tiny, wait_until
 from cluster.harness.served_weights import RelayedUpdate, chunks_of, generate_stubs
 from cluster.several_models_test import CASES, MODELS, start
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
@@ -208,7 +203,3 @@ class SeveralModels(unittest.TestCase):
             lines = re.findall(r"^\S+ \S+ [DIWE] \[coordinator\] (.*)$", cluster.log(), re.MULTILINE)
             self.assertGreater(len(lines), 20)
             self.assertEqual([line for line in lines if not re.match(begins, line)], [])
-
-
-if __name__ == "__main__":
-    unittest.main()

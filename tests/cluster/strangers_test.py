@@ -373,7 +373,3 @@ class Listeners(unittest.TestCase):
             with Cluster(tiny(MODEL), f"--cluster-secret-file={file.name}", workers=1, wait=False) as cluster:
                 self.assertEqual(cluster.process.wait(DEADLINE_S), 2)
                 self.assertIn("chmod 600", cluster.log())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -67,7 +67,3 @@ class Stalls(unittest.TestCase):
         round_ = types.SimpleNamespace(token_times=[1.0, 2.0, 2.1, 5.0, 5.1])
         self.assertEqual(Round.stall_after(round_, 2.05), 5.0 - 2.05)
         self.assertIsNone(Round.stall_after(round_, 6.0))
-
-
-if __name__ == "__main__":
-    unittest.main()

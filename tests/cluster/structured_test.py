@@ -294,7 +294,3 @@ class SameTokens(unittest.TestCase):
                 os.kill(cluster.worker_pids()[1], signal.SIGKILL)
             self.disturbed(cluster, kill)
             self.assertEqual(cluster.metric("somnus:recoveries_total"), 1)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -201,7 +201,3 @@ class Swap(unittest.TestCase):
             self.while_swapped(cluster, strike)
             cluster.wait_ready()
             self.assert_nothing_is_left(cluster)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -241,7 +241,3 @@ class Completions(unittest.TestCase):
             for name in names:
                 self.assertRegex(script, rf"\b{name}\b")
             self.assertIn("max-num-seqs", script)
-
-
-if __name__ == "__main__":
-    unittest.main()

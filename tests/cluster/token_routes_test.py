@@ -136,7 +136,3 @@ class TemplatesAndKeys(unittest.TestCase):
                     self.assertEqual(status(key), 200)
                 for key in ("alice", "", "four"):
                     self.assertEqual(status(key), 401)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -76,6 +76,3 @@ for _model in MODELS:
 for _workers in (1, 3, 4):
     _add("llama-uneven", _workers)
     _add("qwen3", _workers)
-
-if __name__ == "__main__":
-    unittest.main()

@@ -81,7 +81,3 @@ class Trace(unittest.TestCase):
             self.assertEqual({name: told[name] for name in counted}, counted)
             for name in (("preempted", "no_blocks", "swap"), "accepted_draft_tokens", "cached_tokens"):
                 self.assertGreater(told[name], 0, name)
-
-
-if __name__ == "__main__":
-    unittest.main()

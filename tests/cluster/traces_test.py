@@ -6,12 +6,7 @@ import tempfile
 import threading
 import unittest
 
-from cluster.harness import Cluster, free_ports, stubs, tiny, wait_until
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
+from cluster.harness import Cluster, free_ports, grpc, stubs, tiny, wait_until
 
 MODEL = "qwen3"
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -194,7 +189,3 @@ class AccessLog(unittest.TestCase):
             with open(path, encoding="ascii") as file:
                 self.assertNotIn("secret", file.read())
             self.assertFalse([line for line in lines if line["route"] == "/health"])
-
-
-if __name__ == "__main__":
-    unittest.main()

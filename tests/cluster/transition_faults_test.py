@@ -507,7 +507,3 @@ class CoordinatorIsKilled(unittest.TestCase):
         self.faults.set("")
         call.join(END_S)
         self.assert_serves()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -11,13 +11,8 @@ import subprocess
 import threading
 import unittest
 
-from cluster.harness import SOMNUS, Cluster, expected, stubs, tiny, wait_until
+from cluster.harness import SOMNUS, Cluster, expected, grpc, stubs, tiny, wait_until
 from cluster.poison_test import FaultyCluster
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
@@ -218,7 +213,3 @@ class Replicas(unittest.TestCase):
                 last = watcher.wait_for(lambda message, state=state: pb.EngineState.Name(message.state) == f"ENGINE_STATE_{state}", state)
                 self.assertEqual([(rank.replica, rank.rank, rank.progress.phase) for rank in last.ranks],
                                  [(0, 0, "committed"), (1, 0, "committed")])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -294,7 +294,3 @@ class AsyncEngineOfTwoReplicas(AsyncEngine):
         admin(self.cluster, "/resume")
         for events, tokens in opened:
             self.assertEqual(self.rest(events, tokens)[:2], (self.wanted, "length"))
-
-
-if __name__ == "__main__":
-    unittest.main()

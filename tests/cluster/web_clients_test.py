@@ -76,7 +76,3 @@ class Pages(unittest.TestCase):
             self.assertEqual((head.status, head.read()), (200, b""))
             self.assertGreater(int(head.headers["Content-Length"]), 100)
             connection.close()
-
-
-if __name__ == "__main__":
-    unittest.main()

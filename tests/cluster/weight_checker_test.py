@@ -134,7 +134,3 @@ class Conversations(unittest.TestCase):
         choices = [choice for event in stream.events() for choice in event["choices"]]
         versions = [version for choice in choices for version in choice["weight_versions"]]
         self.assertEqual(versions, [5] * 9)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -104,7 +104,3 @@ class SomeWindows(Windows):
     """A layer without a window, as Gemma 3 has: nothing is given back, and rotary embeddings are the same."""
 
     layer_types = ["sliding_attention", "full_attention"]
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -206,7 +206,3 @@ class FirstLoad(unittest.TestCase):
             self.assertIn(f"(pid {known[1]}) was killed by signal", cluster.log())
             self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
             self.assertEqual(cluster.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

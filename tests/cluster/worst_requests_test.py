@@ -221,7 +221,3 @@ class Queue(Worst):
         self.assertEqual(set(statuses), {200, 429})
         self.assertGreater(statuses.count(200), 20)
         self.check_alive()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -51,9 +51,7 @@ class DeviceGroupTest : public testing::Test {
       ranks_[r].options.nccl_unique_id = std::string(128, 'x');
       ranks_[r].options.connect_timeout = absl::Seconds(30);
       ranks_[r].nccl = &fake_.api();
-      CpuDeviceOptions cpu;
-      cpu.num_threads = 1;
-      ranks_[r].device = Device::CreateCpu(cpu).value();
+      ranks_[r].device = Device::CreateCpu(CpuDeviceOptions{.num_threads = 1}).value();
     }
   }
   ~DeviceGroupTest() override {
@@ -351,10 +349,7 @@ TEST(DeviceGroupProcesses, KilledPeerIsKnownSoon) {
   const std::string group = UniqueName();
   RankProcesses ranks(2, [&](int r) {
     auto notes = std::make_shared<FakePeersNotes>();
-    GroupOptions options;
-    options.group_name = group;
-    options.rank = r;
-    options.world_size = 2;
+    GroupOptions options{.group_name = group, .rank = r, .world_size = 2};
     auto device = Device::CreateCpu({.num_threads = 1});
     const MakePeers make = [&](const PeerOptions& peers) { return FakePeers::Make(peers, notes); };
     auto comm = JoinDeviceGroup(options, device->get(), make, absl::UnavailableError("there is no NCCL"));

@@ -278,8 +278,7 @@ TEST_F(NcclCommunicatorTest, UniqueIdsAreWhole) {
 
 TEST(OldNccl, DoesNotSuspend) {
   FakeNccl fake(/*can_suspend=*/false);
-  NcclOptions options;
-  options.unique_id = std::string(128, 'x');
+  NcclOptions options{.unique_id = std::string(128, 'x')};
   auto comm = NcclCommunicator::Start(fake.api(), options);
   ASSERT_TRUE(comm.ok() && (*comm)->AwaitReady().ok());
   EXPECT_TRUE((*comm)->Suspend().ok());

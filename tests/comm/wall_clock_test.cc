@@ -24,10 +24,7 @@ TEST(WallClockTest, TheClockOfThisTestIsTheOneThatIsRead) {
 TEST(WallClockTest, AJumpDoesNotEndTheWaitForARank) {
   const std::string group = UniqueName();
   RankProcesses ranks(2, [&](int rank) {
-    GroupOptions options;
-    options.group_name = group;
-    options.rank = rank;
-    options.world_size = 2;
+    GroupOptions options{.group_name = group, .rank = rank, .world_size = 2};
     std::thread jump([] {
       absl::SleepFor(absl::Milliseconds(100));
       g_wall_clock_seconds = 3600;

@@ -18,9 +18,7 @@ class EveryWorldSize : public testing::TestWithParam<int> {};
 TEST_P(EveryWorldSize, SumsAreBitwiseInRankOrder) {
   const int world_size = GetParam();
   for (const int64_t one_shot_bytes : {INT64_MAX, int64_t{0}}) {
-    PeerOptions options;
-    options.buffer_bytes = 8192;
-    options.one_shot_bytes = one_shot_bytes;
+    PeerOptions options{.buffer_bytes = 8192, .one_shot_bytes = one_shot_bytes};
     Group group(world_size, 7 + world_size, options);
     SKIP_WITHOUT_GPU(group);
     int call = 0;
@@ -41,8 +39,7 @@ TEST_P(EveryWorldSize, SumsAreBitwiseInRankOrder) {
 TEST_P(EveryWorldSize, RanksNeedNotBeAlignedAlike) {
   const int world_size = GetParam();
   for (const int64_t one_shot_bytes : {INT64_MAX, int64_t{0}}) {
-    PeerOptions options;
-    options.one_shot_bytes = one_shot_bytes;
+    PeerOptions options{.one_shot_bytes = one_shot_bytes};
     Group group(world_size, 29, options);
     SKIP_WITHOUT_GPU(group);
     constexpr int64_t kCount = 9001, kBytes = kCount * 2;
@@ -68,8 +65,7 @@ TEST_P(EveryWorldSize, RanksNeedNotBeAlignedAlike) {
 
 TEST_P(EveryWorldSize, GathersAnyBytes) {
   const int world_size = GetParam();
-  PeerOptions options;
-  options.buffer_bytes = 4096;
+  PeerOptions options{.buffer_bytes = 4096};
   Group group(world_size, 3 + world_size, options);
   SKIP_WITHOUT_GPU(group);
   for (const int64_t bytes : {1, 3, 4, 16, 100, 1024, 4096, 4100, 9000, 9001}) {
@@ -98,9 +94,7 @@ INSTANTIATE_TEST_SUITE_P(AllReduce, EveryWorldSize, testing::Values(2, 3, 4, 5, 
 TEST(AllReduceTest, ManyCallsOfAllKindsUnderManySchedules) {
   for (const uint64_t seed : {1, 2, 3}) {
     const int world_size = 2 + static_cast<int>(seed);
-    PeerOptions options;
-    options.buffer_bytes = 4096;
-    options.one_shot_bytes = 1000;
+    PeerOptions options{.buffer_bytes = 4096, .one_shot_bytes = 1000};
     Group group(world_size, seed, options);
     SKIP_WITHOUT_GPU(group);
     constexpr int kCalls = 60;
@@ -141,9 +135,7 @@ TEST(AllReduceTest, ManyCallsOfAllKindsUnderManySchedules) {
 TEST(AllReduceTest, GraphsAreReplayed) {
   constexpr int kWorldSize = 3;
   constexpr int64_t kCount = 777;
-  PeerOptions options;
-  options.buffer_bytes = 4096;
-  options.one_shot_bytes = 2000;
+  PeerOptions options{.buffer_bytes = 4096, .one_shot_bytes = 2000};
   Group group(kWorldSize, 11, options);
   SKIP_WITHOUT_GPU(group);
   RankArrays one_shot(DataType::kBF16, kWorldSize, kCount), two_shot(DataType::kF32, kWorldSize, kCount);
@@ -258,9 +250,7 @@ TEST(AllReduceTest, FusedWithAddAndRmsNorm) {
 }
 
 TEST(AllReduceTest, FusesOnlyWhatIsWorthIt) {
-  PeerOptions options;
-  options.buffer_bytes = 4096;
-  options.one_shot_bytes = 2048;
+  PeerOptions options{.buffer_bytes = 4096, .one_shot_bytes = 2048};
   Group group(2, 1, options);
   SKIP_WITHOUT_GPU(group);
   DeviceBuffer memory(64 << 10);
@@ -301,8 +291,7 @@ TEST(AllReduceTest, StopEndsTheWaitForARankThatStaysAway) {
 }
 
 TEST(AllReduceTest, TimeoutNamesTheRank) {
-  PeerOptions options;
-  options.timeout = absl::Milliseconds(50);
+  PeerOptions options{.timeout = absl::Milliseconds(50)};
   Group group(2, 5, options);
   SKIP_WITHOUT_GPU(group);
   RankArrays data(DataType::kF32, 2, 100);

@@ -18,6 +18,10 @@ class DecodeTest : public AttentionTypesTest {
 };
 INSTANTIATE_TEST_SUITE_P(Types, DecodeTest, testing::ValuesIn(kMmaTypes), TypesName);
 
+// Cases that do not depend on the type of queries.
+class DecodePlacesTest : public DecodeTest {};
+INSTANTIATE_TEST_SUITE_P(Types, DecodePlacesTest, testing::ValuesIn(kCacheForms), TypesName);
+
 TEST_P(DecodeTest, SmallContexts) {
   for (const int64_t head_dim : {64, 96, 128, 256}) RunCase(bench_, Case({2, 1, head_dim, 16}, {70, 1}));
 }
@@ -29,7 +33,7 @@ TEST_P(DecodeTest, EveryHeadDimAndGroup) {
   for (const HeadShape& shape : kShapes) RunCase(bench_, Case(shape, {1, 70, 200}));
 }
 
-TEST_P(DecodeTest, ContextsAtEveryEdge) {
+TEST_P(DecodePlacesTest, ContextsAtEveryEdge) {
   for (const HeadShape& shape : {HeadShape{4, 2, 64, 16}, HeadShape{3, 1, 128, 32}}) {
     RunCase(bench_, Case(shape, {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65}));
     RunCase(bench_, Case(shape, {127, 128, 129, 191, 192, 193, 255, 256, 257}));
@@ -37,21 +41,21 @@ TEST_P(DecodeTest, ContextsAtEveryEdge) {
 }
 
 // One sequence: as many blocks as tiles, and a context's parts in all of them.
-TEST_P(DecodeTest, LongContextInManyParts) {
+TEST_P(DecodePlacesTest, LongContextInManyParts) {
   RunCase(bench_, Case({2, 1, 64, 16}, {2500}));
   RunCase(bench_, Case({8, 2, 128, 16}, {1999}));
   RunCase(bench_, Case({1, 1, 256, 16}, {777}));
 }
 
 // More tiles than blocks: pieces of several sequences and KV heads in a block, parts at both its ends.
-TEST_P(DecodeTest, ManySequencesInABlock) {
+TEST_P(DecodePlacesTest, ManySequencesInABlock) {
   std::vector<int64_t> contexts;
   std::mt19937 random(5);
   for (int i = 0; i < 40; ++i) contexts.push_back(1 + random() % (i % 9 == 0 ? 400 : 90));
   RunCase(bench_, Case({16, 16, 16, 16}, contexts));
 }
 
-TEST_P(DecodeTest, PaddingIsZeros) {
+TEST_P(DecodePlacesTest, PaddingIsZeros) {
   RunCase(bench_, Case({4, 2, 64, 16}, {0, 33, 0, 0, 100, 0}));
   RunCase(bench_, Case({4, 2, 64, 16}, {0}));
   AttentionCase bounded = Case({4, 2, 128, 16}, {0, 0, 5});
@@ -60,7 +64,7 @@ TEST_P(DecodeTest, PaddingIsZeros) {
 }
 
 // Uneven shards: any map, KV heads without a head, groups of more than 16.
-TEST_P(DecodeTest, HeadsMayBeServedByAnyKvHead) {
+TEST_P(DecodePlacesTest, HeadsMayBeServedByAnyKvHead) {
   AttentionCase c = Case({5, 3, 64, 16}, {70, 9, 150});
   c.kv_head_of_head = {2, 0, 2, 0, 2};
   RunCase(bench_, c);
@@ -96,7 +100,7 @@ TEST_P(DecodeTest, SameBitsInAnySchedule) {
 }
 
 // What a graph recorded serves other lengths: splits are chosen on the device.
-TEST_P(DecodeTest, GraphServesOtherContextLengths) {
+TEST_P(DecodePlacesTest, GraphServesOtherContextLengths) {
   AttentionCase c = Case({4, 2, 64, 16}, {500, 500, 500});
   c.max_context_len = 2048;
   AttentionRun run(c);

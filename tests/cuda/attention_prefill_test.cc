@@ -11,6 +11,10 @@ using namespace cuda_test;
 class PrefillTest : public AttentionTypesTest {};
 INSTANTIATE_TEST_SUITE_P(Types, PrefillTest, testing::ValuesIn(kMmaTypes), TypesName);
 
+// Cases that do not depend on the type of queries.
+class PrefillPlacesTest : public PrefillTest {};
+INSTANTIATE_TEST_SUITE_P(Types, PrefillPlacesTest, testing::ValuesIn(kCacheForms), TypesName);
+
 TEST_P(PrefillTest, SmallChunk) {
   for (const int64_t head_dim : {64, 96, 128, 256}) RunCase(bench_, Case({2, 1, head_dim, 16}, {{37, 21}}));
 }
@@ -23,18 +27,18 @@ TEST_P(PrefillTest, EveryHeadDimAndGroup) {
 }
 
 // Whole prompts and chunks whose first and last tokens lie at and around the edges of blocks and tiles.
-TEST_P(PrefillTest, ChunksAtOddOffsets) {
+TEST_P(PrefillPlacesTest, ChunksAtOddOffsets) {
   RunCase(bench_, Case({2, 1, 64, 16}, {{64, 64}, {65, 65}, {127, 1}, {128, 2}, {129, 65}, {200, 73}}));
   RunCase(bench_, Case({3, 1, 128, 32}, {{63, 63}, {64, 1}, {65, 1}, {100, 43}}));
 }
 
 // Several tiles of rows, rows of many tiles of tokens.
-TEST_P(PrefillTest, LongChunks) {
+TEST_P(PrefillPlacesTest, LongChunks) {
   RunCase(bench_, Case({4, 1, 64, 16}, {{330, 150}}));
   RunCase(bench_, Case({1, 1, 128, 16}, {{600, 40}}));
 }
 
-TEST_P(PrefillTest, ShortSequencesShareAStep) {
+TEST_P(PrefillPlacesTest, ShortSequencesShareAStep) {
   std::vector<SequenceSpec> sequences;
   std::mt19937 random(3);
   for (int i = 0; i < 30; ++i) {
@@ -44,7 +48,7 @@ TEST_P(PrefillTest, ShortSequencesShareAStep) {
   RunCase(bench_, Case({4, 2, 16, 16}, sequences));
 }
 
-TEST_P(PrefillTest, DecodesAndChunksAndPadding) {
+TEST_P(PrefillPlacesTest, DecodesAndChunksAndPadding) {
   const std::vector<SequenceSpec> sequences = {{77}, {0}, {300}, {40, 40}, {1}, {0}, {130, 17}};
   for (const int64_t num_decodes : {0, 3, 1}) {
     RunCase(bench_, Case({6, 2, 64, 16}, sequences, num_decodes));
@@ -53,7 +57,7 @@ TEST_P(PrefillTest, DecodesAndChunksAndPadding) {
 }
 
 // Uneven shards: more rows for one KV head than the grid foresaw, and none for another.
-TEST_P(PrefillTest, HeadsMayBeServedByAnyKvHead) {
+TEST_P(PrefillPlacesTest, HeadsMayBeServedByAnyKvHead) {
   AttentionCase c = Case({5, 3, 64, 16}, {{40, 40}, {70, 5}});
   c.kv_head_of_head = {2, 0, 2, 0, 2};
   RunCase(bench_, c);

@@ -15,6 +15,10 @@ constexpr int64_t kSection = kSectionTokens;
 class SectionsTest : public AttentionTypesTest {};
 INSTANTIATE_TEST_SUITE_P(Types, SectionsTest, testing::ValuesIn(kMmaTypes), TypesName);
 
+// Cases that do not depend on the type of queries.
+class SectionsPlacesTest : public SectionsTest {};
+INSTANTIATE_TEST_SUITE_P(Types, SectionsPlacesTest, testing::ValuesIn(kCacheForms), TypesName);
+
 // Uses caches whose values can be far apart, so that the order of sums shows (SwingValues).
 class SectionsOrderTest : public SectionsTest {};
 INSTANTIATE_TEST_SUITE_P(Types, SectionsOrderTest, testing::Values(kMmaTypes[0], kMmaTypes[1]), TypesName);
@@ -32,7 +36,7 @@ TEST_P(SectionsTest, SmallContextOfTwoSections) {
   RunCase(bench_, Case({1, 1, 16, 16}, {{kSection + 16, 1}}));
 }
 
-TEST_P(SectionsTest, ContextsAtEveryEdge) {
+TEST_P(SectionsPlacesTest, ContextsAtEveryEdge) {
   RunCase(bench_, Case({2, 1, 64, 16}, {{kSection - 1, 3}, {kSection, 17}, {kSection + 1, 1}, {2060, 30}}));
   RunCase(bench_, Case({1, 1, 128, 32}, {{2 * kSection, 1}, {2 * kSection + 7, 16}, {0}, {90, 20}}, 0));
 }
@@ -45,14 +49,14 @@ TEST_P(SectionsTest, EveryHeadDimAndGroup) {
 }
 
 // Several tiles of rows, of which the first see a section less.
-TEST_P(SectionsTest, TilesOfRows) { RunCase(bench_, Case({8, 1, 16, 16}, {{2064, 32}})); }
+TEST_P(SectionsPlacesTest, TilesOfRows) { RunCase(bench_, Case({8, 1, 16, 16}, {{2064, 32}})); }
 
-TEST_P(SectionsTest, DecodesAndPaddingAmongThem) {
+TEST_P(SectionsPlacesTest, DecodesAndPaddingAmongThem) {
   RunCase(bench_, Case({6, 2, 64, 16}, {{2500}, {0}, {2100}, {0}, {2049, 5}, {33, 33}, {4100, 3}}, 3));
 }
 
 // Uneven shards: a KV head without a head leaves no parts.
-TEST_P(SectionsTest, HeadsMayBeServedByAnyKvHead) {
+TEST_P(SectionsPlacesTest, HeadsMayBeServedByAnyKvHead) {
   AttentionCase c = Case({5, 3, 64, 16}, {{2100, 4}, {70, 5}});
   c.kv_head_of_head = {2, 0, 2, 0, 2};
   RunCase(bench_, c);
@@ -122,7 +126,7 @@ TEST_P(SectionsTest, NanStaysInItsRow) {
 }
 
 // A workspace for shorter contexts is an error, not a write behind it.
-TEST_P(SectionsTest, WorkspaceThatIsTooSmallIsAnError) {
+TEST_P(SectionsPlacesTest, WorkspaceThatIsTooSmallIsAnError) {
   bench_.device->SetWorkspace(bench_.workspace->device<void>(), 1 << 20);
   AttentionRun run(Case({2, 1, 64, 16}, {{2100, 4}}));
   run.Queue(*bench_.device);

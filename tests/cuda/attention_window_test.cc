@@ -28,6 +28,10 @@ class WindowTest : public AttentionTypesTest {
 };
 INSTANTIATE_TEST_SUITE_P(Types, WindowTest, testing::ValuesIn(kMmaTypes), TypesName);
 
+// Cases that do not depend on the type of queries.
+class WindowPlacesTest : public WindowTest {};
+INSTANTIATE_TEST_SUITE_P(Types, WindowPlacesTest, testing::ValuesIn(kCacheForms), TypesName);
+
 TEST_P(WindowTest, DecodesOfEveryHeadDim) {
   for (const HeadShape& shape : {HeadShape{4, 2, 64, 16}, HeadShape{7, 1, 96, 16}, HeadShape{2, 1, 128, 64},
                                  HeadShape{2, 1, 256, 16}, HeadShape{35, 2, 48, 48}}) {
@@ -36,7 +40,7 @@ TEST_P(WindowTest, DecodesOfEveryHeadDim) {
   }
 }
 
-TEST_P(WindowTest, DecodesWithWindowsAtEveryEdge) {
+TEST_P(WindowPlacesTest, DecodesWithWindowsAtEveryEdge) {
   for (const int32_t window : {1, 15, 16, 17, 63, 64, 65, 130}) {
     RunCase(bench_, Decodes({4, 2, 64, 16}, {1, 16, 17, 64, 65, 80, 127, 128, 129, 200}, window,
                             window % 2 == 0 ? 2 : 0));
@@ -44,7 +48,7 @@ TEST_P(WindowTest, DecodesWithWindowsAtEveryEdge) {
 }
 
 // A window in the parts of many blocks, and many windows in a block.
-TEST_P(WindowTest, DecodesInParts) {
+TEST_P(WindowPlacesTest, DecodesInParts) {
   RunCase(bench_, Decodes({8, 2, 128, 16}, {1999, 0, 700}, 1000, 0));
   AttentionBench small(1, 2);
   std::vector<int64_t> contexts;
@@ -61,7 +65,7 @@ TEST_P(WindowTest, ChunksOfEveryHeadDim) {
   }
 }
 
-TEST_P(WindowTest, ChunksWithWindowsAtEveryEdge) {
+TEST_P(WindowPlacesTest, ChunksWithWindowsAtEveryEdge) {
   for (const int32_t window : {1, 16, 31, 32, 33, 64, 100}) {
     RunCase(bench_, Case({2, 1, 64, 16}, {{64, 64}, {65, 65}, {128, 2}, {129, 65}, {200, 73}, {0}}, window,
                          window % 2 == 0 ? 2 : 0));
@@ -69,14 +73,14 @@ TEST_P(WindowTest, ChunksWithWindowsAtEveryEdge) {
   RunCase(bench_, Case({3, 1, 128, 32}, {{263, 163}, {164, 1}, {165, 1}, {100, 43}}, 40, 0));
 }
 
-TEST_P(WindowTest, DecodesAndChunksAndPadding) {
+TEST_P(WindowPlacesTest, DecodesAndChunksAndPadding) {
   const std::vector<SequenceSpec> sequences = {{77}, {0}, {300}, {40, 40}, {1}, {0}, {130, 17}};
   for (const int64_t num_decodes : {0, 3})
     RunCase(bench_, Case({6, 2, 80, 16}, sequences, 45, 4, num_decodes));
 }
 
 // Windows that begin before, at and behind the border of a section, and that span whole sections.
-TEST_P(WindowTest, ChunksAcrossSections) {
+TEST_P(WindowPlacesTest, ChunksAcrossSections) {
   constexpr int64_t kSection = kSectionTokens;
   RunCase(bench_, Case({2, 1, 64, 16}, {{2 * kSection + 50, 90}, {kSection + 5, 3}, {70, 7}}, 100, 0));
   RunCase(bench_, Case({1, 1, 128, 16}, {{3 * kSection + 40, 20}}, 2 * kSection + 30, 0));
@@ -111,7 +115,7 @@ TEST_P(WindowTest, SameBitsInAnyChunk) {
 }
 
 // A graph that was recorded for long contexts serves others.
-TEST_P(WindowTest, GraphServesOtherContextLengths) {
+TEST_P(WindowPlacesTest, GraphServesOtherContextLengths) {
   AttentionCase c = Decodes({4, 2, 64, 16}, {90, 90, 90}, 70, 0);
   c.max_context_len = 2048;
   AttentionRun run(c);

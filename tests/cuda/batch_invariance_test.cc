@@ -61,11 +61,7 @@ std::vector<MiniRequest> Requests() {
 }
 
 MiniOptions Cut(int32_t chunk, uint64_t block_seed = 0) {
-  MiniOptions options;
-  options.chunk = chunk;
-  options.block_seed = block_seed;
-  options.max_step_tokens = 96;
-  options.num_blocks = 64;
+  MiniOptions options{.chunk = chunk, .block_seed = block_seed, .max_step_tokens = 96, .num_blocks = 64};
   return options;
 }
 

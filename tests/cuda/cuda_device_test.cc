@@ -57,9 +57,7 @@ TEST_F(CudaDeviceTest, SaysWhatItIs) {
 }
 
 TEST_F(CudaDeviceTest, WorkspaceIsTheLargestOfTheOps) {
-  OpsLimits limits;
-  limits.max_tokens = 64;
-  limits.max_seqs = 8;
+  OpsLimits limits{.max_tokens = 64, .max_seqs = 8};
   limits.max_k = limits.max_n = 256;
   limits.num_heads = 4;
   limits.head_dim = 64;

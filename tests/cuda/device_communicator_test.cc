@@ -65,10 +65,7 @@ class DeviceCommunicatorTest : public testing::Test {
       ranks_.push_back(std::move(rank));
     }
     EveryRank([this](int r, Rank& rank) {
-      GroupOptions options;
-      options.group_name = group_;
-      options.rank = r;
-      options.world_size = kWorldSize;
+      GroupOptions options{.group_name = group_, .rank = r, .world_size = kWorldSize};
       options.buffer_bytes = 4096;  // several pieces
       const MakePeers make = [&rank](const PeerOptions& peers) {
         return cuda::MakePeerCollectives(cuda::AsCuda(*rank.device), peers);
@@ -76,11 +73,7 @@ class DeviceCommunicatorTest : public testing::Test {
       auto comm = JoinDeviceGroup(options, rank.device.get(), make, absl::UnavailableError("none here"));
       ASSERT_TRUE(comm.ok()) << comm.status();
       rank.comm = *std::move(comm);
-      GroupOptions shm;
-      shm.group_name = group_ + "-host";
-      shm.rank = r;
-      shm.world_size = kWorldSize;
-      shm.spin = false;
+      GroupOptions shm{.group_name = group_ + "-host", .rank = r, .world_size = kWorldSize, .spin = false};
       auto host = MakeShmCommunicator(shm);
       ASSERT_TRUE(host.ok()) << host.status();
       rank.host = *std::move(host);

@@ -45,10 +45,7 @@ MakeRankDevice Ranks(bool fuses, std::atomic<int>* fused) {
   return [=](int rank) -> absl::StatusOr<RankDevice> {
     ASSIGN_OR_RETURN(RankDevice made, GpuRanks()(rank));
     made.join = [=](const std::string& group, int rank, int world_size, Device* device) {
-      GroupOptions options;
-      options.group_name = group;
-      options.rank = rank;
-      options.world_size = world_size;
+      GroupOptions options{.group_name = group, .rank = rank, .world_size = world_size};
       const MakePeers make =
           [=](const PeerOptions& peers) -> absl::StatusOr<std::unique_ptr<PeerCollectives>> {
         ASSIGN_OR_RETURN(auto real, SOMNUS_CUDA_NAMESPACE::MakePeerCollectives(
@@ -81,10 +78,7 @@ std::string Say(const std::string& model, DataType dtype, bool fuses, int* fused
       request.max_tokens = 3;
       request.sampling.set_num_logprobs(3);
     }
-    MiniOptions mini;
-    mini.num_blocks = 16;
-    mini.max_step_tokens = 16;
-    const auto results = RunAll(**group, requests, mini);
+    const auto results = RunAll(**group, requests, MiniOptions{.max_step_tokens = 16, .num_blocks = 16});
     EXPECT_TRUE(results.ok()) << results.status();
     if (!results.ok()) return "";
     for (const MiniResult& result : *results) {

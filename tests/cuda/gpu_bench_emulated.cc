@@ -10,8 +10,7 @@ namespace somnus {
 namespace {
 
 absl::StatusOr<LoopDevice> OpenEmulated(int device_index, int64_t chunk_bytes) {
-  LoopDevice emulated;
-  emulated.driver = std::make_unique<EmulatedVmmDriver>(chunk_bytes);
+  LoopDevice emulated{.driver = std::make_unique<EmulatedVmmDriver>(chunk_bytes)};
   auto device = CreateEmulatedCudaDevice({.index = device_index});
   if (!device.ok()) return device.status();
   emulated.device = *std::move(device);
@@ -20,9 +19,7 @@ absl::StatusOr<LoopDevice> OpenEmulated(int device_index, int64_t chunk_bytes) {
 
 GpuBenchMachine Emulated() {
   constexpr int64_t kMiB = int64_t{1} << 20;
-  GpuBenchMachine machine;
-  machine.open = OpenEmulated;
-  machine.measure_ceilings = [](int) { return GpuCeilings{1, 1, 1}; };
+  GpuBenchMachine machine{.open = OpenEmulated, .measure_ceilings = [](int) { return GpuCeilings{1, 1, 1}; }};
   machine.kernel_sizes.linear_rows = {1, 8, 64};
   machine.kernel_sizes.activation_rows = {1, 32};
   machine.kernel_sizes.attention = {{1, 64, 1}, {4, 32, 1}, {1, 64, 16}, {2, 32, 32}};

@@ -29,10 +29,7 @@ inline absl::StatusOr<std::unique_ptr<VmmDriver>> MakeGpuMemory(int64_t chunk_by
 
 inline absl::StatusOr<std::unique_ptr<Communicator>> JoinOnOneGpu(const std::string& group, int rank,
                                                                   int world_size, Device* device) {
-  GroupOptions options;
-  options.group_name = group;
-  options.rank = rank;
-  options.world_size = world_size;
+  GroupOptions options{.group_name = group, .rank = rank, .world_size = world_size};
   const MakePeers make_peers = [device](const PeerOptions& peers) {
     return SOMNUS_CUDA_NAMESPACE::MakePeerCollectives(SOMNUS_CUDA_NAMESPACE::AsCuda(*device), peers);
   };

@@ -73,11 +73,7 @@ struct Rank {
     auto joined = JoinOn(device.get(), OptionsOf(group, rank, world_size));
     if (!joined.ok()) return false;
     comm = *std::move(joined);
-    GroupOptions shm;
-    shm.group_name = group + "-host";
-    shm.rank = rank;
-    shm.world_size = world_size;
-    shm.spin = false;
+    GroupOptions shm{.group_name = group + "-host", .rank = rank, .world_size = world_size, .spin = false};
     auto made = MakeShmCommunicator(shm);
     if (!made.ok()) return false;
     host = *std::move(made);
@@ -195,11 +191,7 @@ TEST(PeerProcessesTest, LinkBetweenDevicesIsFound) {
       SetEmulator([&](auto* options) { options->has_nvlink = nvlink; });
       auto device = CreateEmulatedCudaDevice({.index = r});
       if (!device.ok()) return 1;
-      GroupOptions shm;
-      shm.group_name = group;
-      shm.rank = r;
-      shm.world_size = 2;
-      shm.spin = false;
+      GroupOptions shm{.group_name = group, .rank = r, .world_size = 2, .spin = false};
       auto host = MakeShmCommunicator(shm);
       auto made = cuda::MakePeerCollectives(cuda::AsCuda(**device), {.rank = r, .world_size = 2});
       if (!host.ok() || !made.ok()) return 2;

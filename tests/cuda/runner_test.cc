@@ -142,10 +142,7 @@ std::unique_ptr<RankGroup> Load(const ModelRunnerOptions& options, uint64_t seed
 }
 
 MiniOptions Small() {
-  MiniOptions options;
-  options.num_blocks = 64;
-  options.max_step_tokens = 64;
-  options.max_running = 4;
+  MiniOptions options{.max_running = 4, .max_step_tokens = 64, .num_blocks = 64};
   return options;
 }
 

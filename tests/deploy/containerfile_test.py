@@ -81,7 +81,3 @@ class Containerfile(unittest.TestCase):
         installs = next(text for name, text in self.run_stage if name == "RUN" and "apt-get install" in text)
         installed = set(re.findall(r"\blib[\w.+-]+", installs))
         self.assertEqual({name for name in needed if not IMPLIED.match(name)}, installed)
-
-
-if __name__ == "__main__":
-    unittest.main()

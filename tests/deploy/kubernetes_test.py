@@ -229,7 +229,3 @@ class Kubectl(unittest.TestCase):
                     self.assertEqual(len(done.stdout.splitlines()), len(documents(name)), done.stdout)
             finally:
                 server.shutdown()
-
-
-if __name__ == "__main__":
-    unittest.main()

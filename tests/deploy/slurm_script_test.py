@@ -32,7 +32,3 @@ class Script(unittest.TestCase):
 
     def test_srun_does_not_end_a_step_for_one_task(self):
         self.assertIn("srun --overlap --kill-on-bad-exit=0 --label bash -c run_worker", self.text)
-
-
-if __name__ == "__main__":
-    unittest.main()

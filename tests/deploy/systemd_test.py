@@ -103,7 +103,3 @@ class Analyze(unittest.TestCase):
             exposure = re.search(r"exposure level .*?: ([0-9.]+)", done.stdout)
             self.assertIsNotNone(exposure, done.stdout + done.stderr)
             self.assertLess(float(exposure.group(1)), MOST_EXPOSED)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -22,10 +22,7 @@ class AutoSleepEngineTest : public ::testing::Test {
   AutoSleepEngineTest() : options_(SmallEngine()) { executor_.emplace(SmallWorker(options_)); }
 
   void Start(SleepArrivals arrivals, absl::Duration idle_sleep = absl::ZeroDuration(), int idle_level = 1) {
-    AutoSleepOptions options;
-    options.arrivals = arrivals;
-    options.idle_sleep = idle_sleep;
-    options.idle_level = idle_level;
+    AutoSleepOptions options{.arrivals = arrivals, .idle_sleep = idle_sleep, .idle_level = idle_level};
     options.retry.first_pause = kSoon;
     options.retry.max_tries = max_tries_;
     options.now = [this] { return MonotonicNow() + absl::Seconds(ahead_s_.load()); };

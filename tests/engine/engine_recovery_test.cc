@@ -63,10 +63,7 @@ TEST_P(EngineRecoveryTest, WhateverStepIsLostNothingComesTwiceAndNothingIsMissin
     RecordingObserver observer;
     EngineLoop engine(options_, &executor, &observer);
     Ticket ticket = MakeTicket("a", 40, 12), cached = MakeTicket("b", 40, 12);
-    SamplingParams sampling;
-    sampling.temperature = 0;
-    sampling.num_logprobs = 0;
-    sampling.num_prompt_logprobs = 0;
+    SamplingParams sampling{.temperature = 0, .num_logprobs = 0, .num_prompt_logprobs = 0};
     ticket.request.sampling = std::make_shared<SamplingParams>(sampling);
     for (const Ticket* each : {&ticket, &cached}) {
       ASSERT_TRUE(engine.Submit(each->request).ok());

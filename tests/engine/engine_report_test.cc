@@ -15,9 +15,7 @@ namespace {
 constexpr char kWhy[] = "an operator has called something";
 
 EngineStats In(EngineState state) {
-  EngineStats stats;
-  stats.state = state;
-  stats.note = {.since = absl::FromUnixSeconds(1'800'000'000), .why = kWhy};
+  EngineStats stats{.state = state, .note = {.since = absl::FromUnixSeconds(1'800'000'000), .why = kWhy}};
   return stats;
 }
 

@@ -33,8 +33,7 @@ TEST(EngineTest, ASleepReleasesTheTagsThatItNames) {
   const EngineOptions options = SmallEngine();
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
-  SleepRequest request;
-  request.tags = {"kv_cache"};
+  SleepRequest request{.tags = {"kv_cache"}};
   const auto freed = engine.Sleep(request);
   ASSERT_TRUE(freed.ok()) << freed.status();
   EXPECT_EQ(freed->freed_bytes(), (TagBytes{{"kv_cache", 100}}));

@@ -96,8 +96,7 @@ TEST(ViewBoardTest, AsksTheLoopOncePerInterval) {
   EXPECT_TRUE(wakes && board.wanted());
   EXPECT_EQ(board.Look(MonotonicNow(), &wakes), nullptr);
   EXPECT_FALSE(wakes) << "the loop was woken";
-  EngineView view;
-  view.taken = absl::Seconds(100);
+  EngineView view{.taken = absl::Seconds(100)};
   board.Show(view);
   EXPECT_FALSE(board.wanted());
   EXPECT_NE(board.Look(view.taken + kViewInterval / 2, &wakes), nullptr);

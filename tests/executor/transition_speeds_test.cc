@@ -9,8 +9,7 @@ constexpr int64_t kGb = 1000 * 1000 * 1000;
 using Kind = MovementKind;
 
 ExecutorOptions Options() {
-  ExecutorOptions options;
-  options.measured_timeout = absl::Seconds(10);
+  ExecutorOptions options{.measured_timeout = absl::Seconds(10)};
   return options;
 }
 

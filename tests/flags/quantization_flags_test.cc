@@ -23,8 +23,7 @@ Quantization Parsed(const std::string& name) {
 }
 
 absl::Status Check(const std::string& name, Method method, bool float8 = false) {
-  ModelConfig config;
-  config.name = "tiny";
+  ModelConfig config{.name = "tiny"};
   config.quantization.method = method;
   config.quantization.float8 = float8;
   return CheckQuantization(Parsed(name), config);

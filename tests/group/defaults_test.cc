@@ -19,8 +19,7 @@ Flags ServerWithoutFlags() {
 }
 
 TEST(DefaultsTest, AWorkersOptionsAreThoseOfAServerWithoutFlags) {
-  ModelConfig config;
-  config.stored_type = StorageType::kBF16;
+  ModelConfig config{.stored_type = StorageType::kBF16};
   const ModelRunnerOptions own;
   v1::LoadModelRequest request = MakeLoadRequest(ServerWithoutFlags(), config, own.max_model_len);
   request.mutable_parallel()->set_world_size(1);

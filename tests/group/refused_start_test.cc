@@ -29,8 +29,7 @@ class RefusedStartTest : public testing::Test {
     flags.world_size = 1;
     flags.worker_binary = path;
     flags.engine.scheduler.preemption = PreemptionMode::kRecompute;
-    ModelConfig config;
-    config.stored_type = StorageType::kF32;
+    ModelConfig config{.stored_type = StorageType::kF32};
     group_ = std::make_unique<WorkerGroup>(flags);
     const absl::Status started = group_->Start(config, 64, "f00d");
     ASSERT_TRUE(started.ok()) << started;

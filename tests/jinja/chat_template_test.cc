@@ -169,8 +169,7 @@ TEST(ChatTemplateLimitsTest, CyclesAndChainsAreTakenApart) {
 }
 
 TEST(ChatTemplateLimitsTest, LimitsAreTheCallers) {
-  ChatTemplateLimits limits;
-  limits.max_output_bytes = 10;
+  ChatTemplateLimits limits{.max_output_bytes = 10};
   EXPECT_EQ(Render("{{ 'x' * 11 }}", Json::object(), limits).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(Render("{{ 'x' * 10 }}", Json::object(), limits).ok());

@@ -9,12 +9,12 @@ namespace {
 using namespace kernel_test;
 
 class AttentionTest : public testing::TestWithParam<CpuIsa> {};
-INSTANTIATE_TEST_SUITE_P(Isas, AttentionTest, testing::ValuesIn(AvailableIsas()), IsaName);
+INSTANTIATE_TEST_SUITE_P(Isas, AttentionTest, testing::ValuesIn(IsasWithOwnKernels()), IsaName);
 
 TEST_P(AttentionTest, EqualsSoftmaxInDouble) {
   const Shape shapes[] = {{9, 3, 64, 16}, {2, 2, 8, 8},   {4, 1, 24, 32}, {3, 1, 80, 16}, {16, 8, 128, 16},
                           {1, 1, 16, 1},  {5, 2, 48, 24}, {2, 1, 40, 5},  {2, 2, 64, 80}, {71, 1, 32, 64}};
-  for (const CacheTypes& types : kCacheTypes) {
+  for (const CacheTypes& types : CacheTypesOf(GetParam())) {
     for (const Shape& shape : shapes) {
       SCOPED_TRACE(testing::Message()
                    << "types " << static_cast<int>(types.cache) << " and " << static_cast<int>(types.out)
@@ -62,7 +62,7 @@ TEST_P(AttentionTest, HeadsMayBeServedByAnyKvHead) {
 // any size among other sequences, in any blocks, on any number of threads.
 TEST_P(AttentionTest, RowsDoNotDependOnBatchChunksPlacementOrThreads) {
   const Shape shapes[] = {{9, 3, 64, 16}, {4, 2, 24, 8}, {3, 1, 80, 32}, {6, 6, 16, 5}, {2, 1, 32, 100}};
-  for (const CacheTypes& types : kCacheTypes) {
+  for (const CacheTypes& types : CacheTypesOf(GetParam())) {
     for (const Shape& shape : shapes) {
       const std::vector<int64_t> lengths = {1, 17, 130, 64, 211};
       std::vector<std::vector<std::string>> expected(lengths.size());

@@ -28,7 +28,8 @@ struct Sequence {
 // The scales of a cache in these tests: no powers of two.
 inline constexpr float kKScale = 0.3f, kVScale = 0.07f;
 
-// The types of a cache and of the activations: AMX computes bytes in another way where activations are bf16.
+// The types of a cache and of the activations: AMX and VBMI compute bytes in another way where activations
+// are bf16.
 struct CacheTypes {
   DataType cache, out;
 };
@@ -37,6 +38,18 @@ inline constexpr CacheTypes kCacheTypes[] = {
     {DataType::kF16, DataType::kF16},     {DataType::kF8E4M3, DataType::kF32},
     {DataType::kF8E4M3, DataType::kBF16}, {DataType::kI8, DataType::kF32},
     {DataType::kI8, DataType::kBF16}};
+
+// The types that run code of their own on the instruction set, for the cases that take long. Where no kernel
+// asks for the activations of a cache of bytes, bf16 is only how the output is rounded, as with a cache of
+// bf16.
+inline std::vector<CacheTypes> CacheTypesOf(CpuIsa isa) {
+  std::vector<CacheTypes> all(std::begin(kCacheTypes), std::end(kCacheTypes));
+  if (isa == CpuIsa::kAvx512Bf16 || isa == CpuIsa::kAmx) return all;
+  std::erase_if(all, [](const CacheTypes& types) {
+    return types.out == DataType::kBF16 && types.cache != DataType::kBF16;
+  });
+  return all;
+}
 
 // The [head_dim] values of a token's K or V of one head as read back from the cache.
 inline std::vector<double> Cached(DataType type, std::vector<float> head, bool v) {

@@ -12,7 +12,7 @@ namespace {
 using namespace kernel_test;
 
 class ExpertsTest : public testing::TestWithParam<CpuIsa> {};
-INSTANTIATE_TEST_SUITE_P(Isas, ExpertsTest, testing::ValuesIn(AvailableIsas()), IsaName);
+INSTANTIATE_TEST_SUITE_P(Isas, ExpertsTest, testing::ValuesIn(IsasWithOwnKernels()), IsaName);
 
 // The memory of an ExpertRouting of so many tokens, and of experts [first, first + count).
 struct Routing {

@@ -20,9 +20,7 @@ namespace somnus::kernel_test {
 
 // Two threads are alike; three and more have different speeds, and so different shares.
 inline std::unique_ptr<Device> MakeDevice(CpuIsa isa, int num_threads) {
-  CpuDeviceOptions options;
-  options.isa = isa;
-  options.num_threads = num_threads;
+  CpuDeviceOptions options{.num_threads = num_threads, .isa = isa};
   if (num_threads > 2) {
     for (int t = 0; t < num_threads; ++t) options.thread_speeds.push_back(t % 3 == 1 ? 0.3 : 1.0 / (1 + t));
   }
@@ -35,6 +33,14 @@ inline std::vector<CpuIsa> AvailableIsas() {
   for (const CpuIsa isa : kCpuIsas) {
     if (MakeDevice(isa, 1) != nullptr) isas.push_back(isa);
   }
+  return isas;
+}
+
+// The sets for tests of all ops but products with quantized weights. avx_vnni and avx512_vnni take every
+// other kernel from the lesser set (kernels/cpu/kernels_avx512_vnni.cc), whose cases run the same code.
+inline std::vector<CpuIsa> IsasWithOwnKernels() {
+  std::vector<CpuIsa> isas = AvailableIsas();
+  std::erase_if(isas, [](CpuIsa isa) { return isa == CpuIsa::kAvxVnni || isa == CpuIsa::kAvx512Vnni; });
   return isas;
 }
 
@@ -241,5 +247,51 @@ struct Packed {
   Buffer buffer;
   LinearWeight weight;
 };
+
+// A NaN and an infinity among the activations spoil their rows of the product and no other row. Weights of
+// floats keep a NaN a NaN.
+inline void ExpectNanAndInfStayInTheirRow(const Bench& bench, const LinearWeight& weight, DataType act,
+                                          bool keeps_nan = false) {
+  Matrix x(act, 20, weight.k), clean(DataType::kF32, 20, weight.n), y(DataType::kF32, 20, weight.n);
+  x.Randomize(8);
+  Linear(*bench.device, x.view(), weight, nullptr, clean.view());
+  x.Set(3, 5, NAN);
+  x.Set(9, std::min<int64_t>(63, weight.k - 1), INFINITY);
+  Linear(*bench.device, x.view(), weight, nullptr, y.view());
+  for (int64_t t = 0; t < 20; ++t) {
+    for (int64_t n = 0; n < weight.n; ++n) {
+      if (t == 3 && keeps_nan) {
+        EXPECT_TRUE(std::isnan(y.Get(t, n)));
+      } else if (t == 3 || t == 9) {
+        EXPECT_FALSE(std::isfinite(y.Get(t, n)));
+      } else {
+        EXPECT_EQ(y.Get(t, n), clean.Get(t, n));
+      }
+    }
+  }
+}
+
+// Ids of which some are within a table of kVocab rows for the ids from kVocabBegin on.
+inline constexpr int64_t kVocab = 77, kVocabBegin = 100;
+inline std::vector<int32_t> IdsAroundAShard() {
+  std::vector<int32_t> ids = {100, 176, 177, 99, 0, 132, 131, -1, 2000000000};
+  for (int i = 0; i < 100; ++i) ids.push_back(90 + i);
+  return ids;
+}
+
+// Embedding gives each such id its row of `table`, whose values are `values`, or zeros.
+inline void ExpectEmbeddingReads(const Bench& bench, const LinearWeight& table,
+                                 const std::vector<float>& values) {
+  const std::vector<int32_t> ids = IdsAroundAShard();
+  const auto rows = static_cast<int64_t>(ids.size());
+  Matrix out(DataType::kF32, rows, table.k, 2);
+  out.Randomize(1);
+  Embedding(*bench.device, ids.data(), table, kVocabBegin, kVocabBegin + kVocab, out.view());
+  for (int64_t t = 0; t < rows; ++t) {
+    const bool mine = ids[t] >= kVocabBegin && ids[t] < kVocabBegin + kVocab;
+    for (int64_t i = 0; i < table.k; ++i)
+      ASSERT_EQ(out.Get(t, i), mine ? values[(ids[t] - kVocabBegin) * table.k + i] : 0) << "token " << ids[t];
+  }
+}
 
 }  // namespace somnus::kernel_test

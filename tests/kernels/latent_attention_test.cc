@@ -158,7 +158,7 @@ class Layer {
 };
 
 class LatentAttentionTest : public testing::TestWithParam<CpuIsa> {};
-INSTANTIATE_TEST_SUITE_P(Isas, LatentAttentionTest, testing::ValuesIn(AvailableIsas()), IsaName);
+INSTANTIATE_TEST_SUITE_P(Isas, LatentAttentionTest, testing::ValuesIn(IsasWithOwnKernels()), IsaName);
 
 TEST_P(LatentAttentionTest, EqualsSoftmaxInDoubleAndDoesNotDependOnTheCut) {
   for (const Shape& shape : kShapes) {

@@ -16,7 +16,7 @@ using namespace kernel_test;
 const float kNever = -std::numeric_limits<float>::infinity();
 
 class LogitsTest : public testing::TestWithParam<CpuIsa> {};
-INSTANTIATE_TEST_SUITE_P(Isas, LogitsTest, testing::ValuesIn(AvailableIsas()), IsaName);
+INSTANTIATE_TEST_SUITE_P(Isas, LogitsTest, testing::ValuesIn(IsasWithOwnKernels()), IsaName);
 
 // A request's sampling parameters, and its tokens so far.
 struct Wish {

@@ -9,7 +9,7 @@ namespace {
 using namespace kernel_test;
 
 class LongAttentionTest : public testing::TestWithParam<CpuIsa> {};
-INSTANTIATE_TEST_SUITE_P(Isas, LongAttentionTest, testing::ValuesIn(AvailableIsas()), IsaName);
+INSTANTIATE_TEST_SUITE_P(Isas, LongAttentionTest, testing::ValuesIn(IsasWithOwnKernels()), IsaName);
 
 // A section has 512 tokens with blocks of 16, 504 of 24, 500 of 100, and one block of 600.
 constexpr Shape kShapes[] = {{9, 3, 64, 16}, {2, 1, 40, 24}, {3, 3, 16, 100}, {4, 1, 32, 600}};
@@ -30,7 +30,7 @@ std::vector<int64_t> Boundaries(const Shape& shape) {
 }
 
 TEST_P(LongAttentionTest, EqualsSoftmaxInDouble) {
-  for (const CacheTypes& types : kCacheTypes) {
+  for (const CacheTypes& types : CacheTypesOf(GetParam())) {
     for (const Shape& shape : kShapes) {
       SCOPED_TRACE(testing::Message() << "types " << static_cast<int>(types.cache) << " and "
                                       << static_cast<int>(types.out) << ", block " << shape.block_size);
@@ -55,7 +55,7 @@ TEST_P(LongAttentionTest, EqualsSoftmaxInDouble) {
 // One thread adds the sections up itself; more share them, also chunks of queries of which some end in an
 // earlier section, and other sequences move the cuts; without room for sums of sections nothing is shared.
 TEST_P(LongAttentionTest, RowsDoNotDependOnThreadsChunksOrRoom) {
-  for (const CacheTypes& types : kCacheTypes) {
+  for (const CacheTypes& types : CacheTypesOf(GetParam())) {
     for (const Shape& shape : kShapes) {
       SCOPED_TRACE(testing::Message() << "types " << static_cast<int>(types.cache) << " and "
                                       << static_cast<int>(types.out) << ", block " << shape.block_size);

@@ -8,7 +8,7 @@ namespace {
 using namespace kernel_test;
 
 class LoraTest : public testing::TestWithParam<CpuIsa> {};
-INSTANTIATE_TEST_SUITE_P(Isas, LoraTest, testing::ValuesIn(AvailableIsas()), IsaName);
+INSTANTIATE_TEST_SUITE_P(Isas, LoraTest, testing::ValuesIn(IsasWithOwnKernels()), IsaName);
 
 constexpr DataType kTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16};
 constexpr int64_t kMaxRank = 5;

@@ -188,25 +188,11 @@ TEST_P(QuantizedTest, RowsDoNotDependOnTheBatch) {
 }
 
 TEST_P(QuantizedTest, NanAndInfStayInTheirRow) {
-  constexpr int64_t kN = 70, kK = 256;
   for (const QuantType& type : kTypes) {
-    Bench bench(GetParam(), 2, Limits(20, kN, kK));
-    const QuantizedWeight w(*bench.device, type, kN, kK, 7);
-    Matrix x(DataType::kBF16, 20, kK), clean(DataType::kF32, 20, kN), y(DataType::kF32, 20, kN);
-    x.Randomize(8);
-    Linear(*bench.device, x.view(), w.weight, nullptr, clean.view());
-    x.Set(3, 5, NAN);
-    x.Set(9, 63, INFINITY);
-    Linear(*bench.device, x.view(), w.weight, nullptr, y.view());
-    for (int64_t t = 0; t < 20; ++t) {
-      for (int64_t n = 0; n < kN; ++n) {
-        if (t == 3 || t == 9) {
-          EXPECT_FALSE(std::isfinite(y.Get(t, n)));
-        } else {
-          EXPECT_EQ(y.Get(t, n), clean.Get(t, n));
-        }
-      }
-    }
+    SCOPED_TRACE(StorageTypeName(type.stored));
+    Bench bench(GetParam(), 2, Limits(20, 70, 256));
+    const QuantizedWeight w(*bench.device, type, 70, 256, 7);
+    ExpectNanAndInfStayInTheirRow(bench, w.weight, DataType::kBF16);
   }
 }
 
@@ -231,22 +217,12 @@ TEST_P(QuantizedTest, TinyActivationsGiveNothing) {
 }
 
 TEST_P(QuantizedTest, EmbeddingReadsWhatIsStored) {
-  constexpr int64_t kVocab = 77, kHidden = 768, kBegin = 100;
-  std::vector<int32_t> ids = {100, 176, 177, 99, 0, 132, 131, -1, 2000000000};
-  for (int i = 0; i < 100; ++i) ids.push_back(90 + i);
+  constexpr int64_t kHidden = 768;
   for (const QuantType& type : kTypes) {
-    Bench bench(GetParam(), 2, Limits(ids.size(), kVocab, kHidden));
+    SCOPED_TRACE(StorageTypeName(type.stored));
+    Bench bench(GetParam(), 2, Limits(IdsAroundAShard().size(), kVocab, kHidden));
     const QuantizedWeight table(*bench.device, type, kVocab, kHidden, 10);
-    Matrix out(DataType::kF32, ids.size(), kHidden, 2);
-    out.Randomize(1);
-    Embedding(*bench.device, ids.data(), table.weight, kBegin, kBegin + kVocab, out.view());
-    for (size_t t = 0; t < ids.size(); ++t) {
-      const bool mine = ids[t] >= kBegin && ids[t] < kBegin + kVocab;
-      for (int64_t i = 0; i < kHidden; ++i) {
-        ASSERT_EQ(out.Get(t, i), mine ? table.values[(ids[t] - kBegin) * kHidden + i] : 0)
-            << StorageTypeName(type.stored) << ", token " << ids[t];
-      }
-    }
+    ExpectEmbeddingReads(bench, table.weight, table.values);
   }
 }
 

@@ -10,7 +10,7 @@ namespace {
 using namespace kernel_test;
 
 class RowsTest : public testing::TestWithParam<CpuIsa> {};
-INSTANTIATE_TEST_SUITE_P(Isas, RowsTest, testing::ValuesIn(AvailableIsas()), IsaName);
+INSTANTIATE_TEST_SUITE_P(Isas, RowsTest, testing::ValuesIn(IsasWithOwnKernels()), IsaName);
 
 constexpr DataType kTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16};
 constexpr int64_t kWidths[] = {1, 3, 15, 16, 17, 31, 64, 100, 576};

@@ -193,8 +193,7 @@ TEST(PiecesTest, OthersTakeOverFromAThreadThatIsHeldUp) {
 }
 
 TEST(CpuDeviceTest, ChecksItsOptions) {
-  CpuDeviceOptions options;
-  options.num_threads = -1;
+  CpuDeviceOptions options{.num_threads = -1};
   EXPECT_EQ(Device::CreateCpu(options).status().code(), absl::StatusCode::kInvalidArgument);
   options.num_threads = 100000;
   EXPECT_EQ(Device::CreateCpu(options).status().code(), absl::StatusCode::kInvalidArgument);
@@ -215,8 +214,7 @@ TEST(CpuDeviceTest, ChecksItsOptions) {
 }
 
 TEST(CpuDeviceTest, TheEnvironmentForcesAnInstructionSet) {
-  CpuDeviceOptions options;
-  options.num_threads = 1;
+  CpuDeviceOptions options{.num_threads = 1};
   std::string best;
   for (const CpuIsa isa : kCpuIsas) {
     const std::string name(CpuIsaName(isa));

@@ -10,7 +10,7 @@ namespace {
 using namespace kernel_test;
 
 class WindowAttentionTest : public testing::TestWithParam<CpuIsa> {};
-INSTANTIATE_TEST_SUITE_P(Isas, WindowAttentionTest, testing::ValuesIn(AvailableIsas()), IsaName);
+INSTANTIATE_TEST_SUITE_P(Isas, WindowAttentionTest, testing::ValuesIn(IsasWithOwnKernels()), IsaName);
 
 struct Case {
   Shape shape;
@@ -53,7 +53,7 @@ constexpr Case kCases[] = {
 using Rows = std::vector<std::vector<std::string>>;
 
 TEST_P(WindowAttentionTest, EqualsSoftmaxInDouble) {
-  for (const CacheTypes& types : kCacheTypes) {
+  for (const CacheTypes& types : CacheTypesOf(GetParam())) {
     for (const Case& c : kCases) {
       SCOPED_TRACE(Name(types, c));
       Runner runner(GetParam(), 2, c.shape, types, 400);
@@ -140,7 +140,7 @@ void ExpectSame(const Rows& got, const Rows& want) {
 }
 
 TEST_P(WindowAttentionTest, RowsDoNotDependOnBatchChunksPlacementOrThreads) {
-  for (const CacheTypes& types : kCacheTypes) {
+  for (const CacheTypes& types : CacheTypesOf(GetParam())) {
     for (const Case& c : kCases) {
       SCOPED_TRACE(Name(types, c));
       const std::vector<int64_t> lengths = {1, 17, 130, 64, 211};
@@ -163,7 +163,7 @@ TEST_P(WindowAttentionTest, RowsDoNotDependOnHowSectionsAreShared) {
                         {{2, 1, 40, 24}, 511, 0},     {{3, 3, 16, 100}, 700, 1},
                         {{4, 1, 32, 600}, 37, 0},     {{2, 1, 64, 16}, 1030, 0},
                         {{6, 1, 64, 16}, 0, 0, true}, {{3, 1, 32, 16}, 600, 0, true}};
-  for (const CacheTypes& types : kCacheTypes) {
+  for (const CacheTypes& types : CacheTypesOf(GetParam())) {
     for (const Case& c : cases) {
       SCOPED_TRACE(Name(types, c));
       const std::vector<int64_t> lengths = {1290, 1100};

@@ -20,8 +20,7 @@ namespace somnus {
 namespace {
 
 ClusterServerOptions Options(const std::string& address) {
-  ClusterServerOptions options;
-  options.address = address;
+  ClusterServerOptions options{.address = address};
   options.membership.world_size = 1;
   options.membership.version = "1";
   options.membership.hang_timeout = absl::Milliseconds(40);

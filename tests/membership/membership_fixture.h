@@ -12,10 +12,7 @@
 namespace somnus {
 
 inline MembershipOptions Options(int32_t world_size) {
-  MembershipOptions options;
-  options.world_size = world_size;
-  options.version = "1";
-  options.hang_timeout = absl::Seconds(10);
+  MembershipOptions options{.world_size = world_size, .version = "1", .hang_timeout = absl::Seconds(10)};
   return options;
 }
 

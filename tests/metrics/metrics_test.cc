@@ -92,9 +92,7 @@ TEST(MetricsTest, PreemptionsHaveACauseAndAMode) {
 
 TEST(MetricsTest, WhatLeavesThePrefixCacheAndWhatIsNotFoundHaveCauses) {
   const auto metrics = Metrics::Create("m", 4096);
-  EngineStats stats;
-  stats.prefix_cache_queries = 30;
-  stats.prefix_cache_hits = 8;
+  EngineStats stats{.prefix_cache_queries = 30, .prefix_cache_hits = 8};
   stats.prefix_cache_misses.Add(CacheMiss::kNotCached, 18);
   stats.prefix_cache_misses.Add(CacheMiss::kLastToken, 4);
   stats.cached_blocks.stored = 7;
@@ -122,8 +120,7 @@ TEST(MetricsTest, WhatLeavesThePrefixCacheAndWhatIsNotFoundHaveCauses) {
 
 TEST(MetricsTest, CountersFollowTheEngineAndNeverFall) {
   const auto metrics = Metrics::Create("m", 100);
-  EngineStats stats;
-  stats.generation_tokens = 5;
+  EngineStats stats{.generation_tokens = 5};
   metrics->Serialize(stats);
   stats.generation_tokens = 9;
   EXPECT_TRUE(
@@ -155,9 +152,7 @@ TEST(MetricsTest, SpeculationHasVllmsNames) {
 
 TEST(MetricsTest, RecoveriesAreCountedAndTimed) {
   const auto metrics = Metrics::Create("m", 100);
-  EngineStats stats;
-  stats.group_epoch = 3;
-  stats.num_recoveries = 2;
+  EngineStats stats{.num_recoveries = 2, .group_epoch = 3};
   metrics->OnRecovered(absl::Milliseconds(300));
   metrics->OnRecovered(absl::Seconds(3));
   const std::string text = metrics->Serialize(stats);
@@ -171,8 +166,7 @@ TEST(MetricsTest, RecoveriesAreCountedAndTimed) {
 // The survivors' memory is still released.
 TEST(MetricsTest, AnEngineThatRecoversAsleepCountsAsAsleep) {
   const auto metrics = Metrics::Create("m", 100);
-  EngineStats stats;
-  stats.state = EngineState::kRecovering;
+  EngineStats stats{.state = EngineState::kRecovering};
   const std::string offloaded =
       "vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state=\"weights_offloaded\"} ";
   EXPECT_TRUE(Has(metrics->Serialize(stats), offloaded + "0"));
@@ -184,9 +178,7 @@ TEST(MetricsTest, AnEngineThatRecoversAsleepCountsAsAsleep) {
 TEST(MetricsTest, OnlyAnAwakeEngineCountsAsAwake) {
   for (const EngineState state : kEngineStates) {
     const auto metrics = Metrics::Create("m", 100);
-    EngineStats stats;
-    stats.state = state;
-    const std::string text = metrics->Serialize(stats);
+    const std::string text = metrics->Serialize(EngineStats{.state = state});
     const char* awake = state == EngineState::kAwake ? "1" : "0";
     EXPECT_TRUE(Has(text, absl::StrCat("vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state="
                                        "\"awake\"} ",
@@ -201,9 +193,7 @@ TEST(MetricsTest, OnlyAnAwakeEngineCountsAsAwake) {
 
 TEST(MetricsTest, SleepStates) {
   const auto metrics = Metrics::Create("m", 100);
-  EngineStats stats;
-  stats.state = EngineState::kAsleep;
-  stats.sleep_level = 2;
+  EngineStats stats{.state = EngineState::kAsleep, .sleep_level = 2};
   stats.residency.Slept({.level = 2});
   const std::string text = metrics->Serialize(stats);
   EXPECT_TRUE(Has(text, "vllm:engine_sleep_state{engine=\"0\",model_name=\"m\",sleep_state=\"awake\"} 0"));
@@ -213,9 +203,7 @@ TEST(MetricsTest, SleepStates) {
 
 TEST(MetricsTest, WeightsThatAreResidentAreNotOffloadedThoughTheCacheSleeps) {
   const auto metrics = Metrics::Create("m", 100);
-  EngineStats stats;
-  stats.state = EngineState::kAsleep;
-  stats.sleep_level = 1;
+  EngineStats stats{.state = EngineState::kAsleep, .sleep_level = 1};
   stats.residency.Slept({.level = 1, .tags = {"kv_cache"}});
   const std::string text = metrics->Serialize(stats);
   for (const char* name : {"awake", "weights_offloaded", "discard_all"})
@@ -228,9 +216,7 @@ TEST(MetricsTest, ASwitchOfModelsIsMeasuredByPhase) {
   const auto metrics = Metrics::Create("m", 100);
   metrics->OnModelSwitch(/*room=*/absl::Seconds(2), /*wake_up=*/absl::Seconds(0.5));
   metrics->OnModelSwitch(/*room=*/absl::Seconds(1), /*wake_up=*/absl::Seconds(0.25));
-  EngineStats stats;
-  stats.oldest_wait = absl::Seconds(7);
-  const std::string text = metrics->Serialize(stats);
+  const std::string text = metrics->Serialize(EngineStats{.oldest_wait = absl::Seconds(7)});
   const auto sum = [](const std::string& phase) {
     return absl::StrCat("somnus:model_switch_seconds_sum{engine=\"0\",model_name=\"m\",phase=\"", phase,
                         "\"} ");
@@ -245,15 +231,11 @@ TEST(MetricsTest, ASwitchOfModelsIsMeasuredByPhase) {
 
 TEST(MetricsTest, TransitionsAreCountedAndMeasured) {
   const auto metrics = Metrics::Create("m", 100);
-  TransitionEvent slept;
-  slept.level = 2;
-  slept.duration = absl::Seconds(3);
+  TransitionEvent slept{.level = 2, .duration = absl::Seconds(3)};
   slept.report.ranks = {{.rank = 0, .seconds = {.prepare = 1, .release = 0.25}},
                         {.rank = 1, .seconds = {.prepare = 2, .commit = 0.5, .release = 0.125}}};
   metrics->OnTransition(slept);
-  TransitionEvent woken;
-  woken.wakes = true;
-  woken.duration = absl::Seconds(4);
+  TransitionEvent woken{.wakes = true, .duration = absl::Seconds(4)};
   woken.report.ranks = {{.replica = 1,
                          .rank = 2,
                          .tags = {{"weights", {.resident_bytes = 3, .host_bytes = 4}}},
@@ -294,9 +276,7 @@ TEST(MetricsTest, ChangesOfTheWeightsAreCountedAndMeasured) {
   const std::unique_ptr<Metrics> metrics = Metrics::Create("m", 100);
   metrics->OnWeightsChanged({.updates = false, .duration = absl::Seconds(3)});
   metrics->OnWeightsChanged({.updates = true, .duration = absl::Seconds(1)});
-  EngineStats stats;
-  stats.weights_version = 3;
-  const std::string text = metrics->Serialize(stats);
+  const std::string text = metrics->Serialize(EngineStats{.weights_version = 3});
   const auto has = [&](const std::string& line) { return text.find(line) != std::string::npos; };
   EXPECT_TRUE(has("somnus:weights_version{engine=\"0\",model_name=\"m\"} 3\n")) << text;
   for (const char* change : {"reload", "update"}) {
@@ -308,9 +288,7 @@ TEST(MetricsTest, ChangesOfTheWeightsAreCountedAndMeasured) {
 
 TEST(MetricsTest, AFinishedRequestFillsItsHistograms) {
   const auto metrics = Metrics::Create("m", 4096);
-  EngineRequest request;
-  request.prompt = {1, 2, 3};
-  request.arrival = absl::Now();
+  EngineRequest request{.prompt = {1, 2, 3}, .arrival = absl::Now()};
   const auto at = [&](double seconds) { return request.arrival + absl::Seconds(seconds); };
   metrics->OnRequestFinished(request, {.reason = FinishReason::kLength,
                                        .num_output_tokens = 5,
@@ -335,8 +313,7 @@ TEST(MetricsTest, AFinishedRequestFillsItsHistograms) {
 
 TEST(MetricsTest, ARequestThatWasNeverScheduledHasNoPrefillTime) {
   const auto metrics = Metrics::Create("m", 4096);
-  EngineRequest request;
-  request.arrival = absl::Now();
+  EngineRequest request{.arrival = absl::Now()};
   metrics->OnRequestFinished(
       request, {.reason = FinishReason::kAbort, .finished = request.arrival + absl::Seconds(1)});
   const std::string text = metrics->Serialize(EngineStats{});
@@ -348,10 +325,7 @@ TEST(MetricsTest, ARequestThatWasNeverScheduledHasNoPrefillTime) {
 
 TEST(MetricsTest, TheSourcesOfPromptTokensAddUp) {
   const auto metrics = Metrics::Create("m", 4096);
-  EngineStats stats;
-  stats.prompt_tokens = 100;
-  stats.prefix_cache_hits = 48;
-  stats.forked_prompt_tokens = 10;
+  EngineStats stats{.prompt_tokens = 100, .forked_prompt_tokens = 10, .prefix_cache_hits = 48};
   stats.swaps.host_hit_tokens = 16;
   stats.swaps.host_query_tokens = 68;
   stats.corrupted_requests = 3;

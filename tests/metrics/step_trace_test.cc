@@ -17,11 +17,7 @@ class StepTraceTest : public ::testing::Test {
  protected:
   void Step(int64_t id) {
     now_ += absl::Milliseconds(10);
-    StepEvent step;
-    step.step_id = id;
-    step.replied = now_;
-    step.duration = absl::Milliseconds(8);
-    trace_.OnStep(step);
+    trace_.OnStep(StepEvent{.step_id = id, .replied = now_, .duration = absl::Milliseconds(8)});
   }
 
   MonotonicTime now_ = absl::Hours(1);
@@ -47,8 +43,7 @@ TEST_F(StepTraceTest, ForgetsTheOldestStep) {
 }
 
 TEST_F(StepTraceTest, HasWhatElseTookTheEnginesTime) {
-  TransitionEvent transition;
-  transition.duration = absl::Milliseconds(40);
+  TransitionEvent transition{.duration = absl::Milliseconds(40)};
   trace_.OnTransition(transition);
   now_ += absl::Seconds(1);
   transition.wakes = true;

@@ -248,9 +248,7 @@ TEST(Family, ADummyOfMixedPropertiesRuns) {
   options.max_model_len = 64;
   MiniRequest request{{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 8};
   request.sampling.set_num_prompt_logprobs(0);
-  MiniOptions run;
-  run.max_step_tokens = 32;
-  run.num_blocks = 32;
+  MiniOptions run{.max_step_tokens = 32, .num_blocks = 32};
   for (const int world_size : {1, 2}) {
     const auto group =
         RankGroup::Load(folder, world_size, options, run.num_blocks, CpuRanks(), LoadFormat::kDummy);
@@ -277,8 +275,7 @@ TEST(Family, ADummyOfMixedPropertiesRuns) {
 TEST(Family, LearnedPositionsLimitTheModelsLength) {
   const std::string folder = MakeTempDir();
   WriteFile(folder + "/config.json", RenamedConfig("MixedForCausalLM").dump());
-  ModelRunnerOptions options;
-  options.max_model_len = 513;
+  ModelRunnerOptions options{.max_model_len = 513};
   const auto group = RankGroup::Load(folder, 1, options, 64, CpuRanks(), LoadFormat::kDummy);
   EXPECT_EQ(group.status().message(), "max_model_len 513 is more than the 512 positions that the model has");
 }

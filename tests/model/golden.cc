@@ -94,16 +94,13 @@ absl::StatusOr<GoldenResult> RunGolden(const std::string& folder, int world_size
     request.sampling.set_num_prompt_logprobs(0);
     requests.push_back(request);
   }
-  ModelRunnerOptions options;
-  options.dtype = dtype;
+  ModelRunnerOptions options{.dtype = dtype};
   options.dequantize = true;  // the expected values are those of weights in 16 bits
   options.expert_parallel = expert_parallel;
   options.max_num_seqs = 8;
   options.max_num_batched_tokens = 128;
   options.max_model_len = std::min(256, checkpoint->config().max_position_embeddings);
-  MiniOptions run;
-  run.max_step_tokens = 128;
-  run.num_blocks = 128;
+  MiniOptions run{.max_step_tokens = 128, .num_blocks = 128};
   ASSIGN_OR_RETURN(const auto group,
                    RankGroup::Load(model, world_size, options, run.num_blocks, make_device));
   ASSIGN_OR_RETURN(const std::vector<MiniResult> results, RunAll(*group, requests, run));

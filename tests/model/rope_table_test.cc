@@ -10,9 +10,7 @@ namespace {
 constexpr int64_t kMaxModelLen = 4096;
 
 TEST(RopeTableTest, MatchesTheFormulaFarOut) {
-  RopeConfig rope;
-  rope.theta = 500000;
-  const std::vector<double> frequencies = RopeFrequencies(rope, 64, kMaxModelLen);
+  const std::vector<double> frequencies = RopeFrequencies(RopeConfig{.theta = 500000}, 64, kMaxModelLen);
   ASSERT_EQ(frequencies.size(), 32u);
   const int64_t positions = 5000;
   std::vector<float> cos(positions * 32), sin(positions * 32);
@@ -74,8 +72,7 @@ TEST(RopeTableTest, YarnSlowsLongWavesAndScalesBoth) {
 }
 
 TEST(RopeTableTest, FactorsDivideAndNoneMeansNone) {
-  RopeConfig rope;
-  rope.freq_factors = {1, 2, 4, 8};
+  RopeConfig rope{.freq_factors = {1, 2, 4, 8}};
   const std::vector<double> with = RopeFrequencies(rope, 8, kMaxModelLen);
   rope.freq_factors.clear();
   EXPECT_DOUBLE_EQ(with[3] * 8, RopeFrequencies(rope, 8, kMaxModelLen)[3]);

@@ -40,16 +40,11 @@ class Service : public v1::ClusterService::Service {
 };
 
 ClusterTrust WithSecret(const std::string& secret) {
-  ClusterTrustOptions options;
-  options.secret = secret;
-  return ClusterTrust::Create(options).value();
+  return ClusterTrust::Create(ClusterTrustOptions{.secret = secret}).value();
 }
 
 ClusterTrust WithCertificate(const TlsFiles& files, const std::string& secret = "") {
-  ClusterTrustOptions options;
-  options.tls = files;
-  options.secret = secret;
-  options.reload_interval = absl::Seconds(1);
+  ClusterTrustOptions options{.secret = secret, .tls = files, .reload_interval = absl::Seconds(1)};
   absl::StatusOr<ClusterTrust> trust = ClusterTrust::Create(options);
   EXPECT_TRUE(trust.ok()) << trust.status();
   return *trust;
@@ -184,9 +179,7 @@ TEST_F(ClusterTrustTest, ListenersBeyondLoopbackNeedProofs) {
     EXPECT_TRUE(absl::IsFailedPrecondition(none.CheckListen(address))) << address;
     EXPECT_TRUE(WithSecret(kSecret).CheckListen(address).ok()) << address;
   }
-  ClusterTrustOptions options;
-  options.insecure = true;
-  EXPECT_TRUE(ClusterTrust::Create(options)->CheckListen("0.0.0.0:0").ok());
+  EXPECT_TRUE(ClusterTrust::Create(ClusterTrustOptions{.insecure = true})->CheckListen("0.0.0.0:0").ok());
 }
 
 TEST_F(ClusterTrustTest, TheSecretComesFromItsFileElseFromTheEnvironment) {
@@ -204,8 +197,7 @@ TEST_F(ClusterTrustTest, TheSecretComesFromItsFileElseFromTheEnvironment) {
 }
 
 TEST_F(ClusterTrustTest, ASecretThatOthersKnowOrCanGuessIsRefused) {
-  ClusterTrustOptions options;
-  options.secret_file = files_.Path("secret");
+  ClusterTrustOptions options{.secret_file = files_.Path("secret")};
   EXPECT_TRUE(absl::StrContains(ReadClusterSecret({}, &options).message(), "--cluster-secret-file: "));
   std::ofstream(options.secret_file) << kSecret;
   for (const int mode : {0604, 0602, 0620}) {
@@ -240,9 +232,7 @@ TEST_F(ClusterTrustTest, FilesOfNoUseAreNamed) {
                {{good.certificate, good.key, good.key}, "--cluster-ca: "},
                {{good.certificate, good.key, "/no/such/file"}, "--cluster-ca: "}};
   for (const auto& one : cases) {
-    ClusterTrustOptions options;
-    options.tls = one.files;
-    const absl::Status status = ClusterTrust::Create(options).status();
+    const absl::Status status = ClusterTrust::Create(ClusterTrustOptions{.tls = one.files}).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status));
     EXPECT_TRUE(absl::StartsWith(status.message(), one.flag)) << status;
   }

@@ -16,9 +16,7 @@ namespace somnus {
 namespace {
 
 ClusterTrust TrustBy(char letter) {
-  ClusterTrustOptions options;
-  options.secret = std::string(kMinSecretBytes, letter);
-  return *ClusterTrust::Create(options);
+  return *ClusterTrust::Create(ClusterTrustOptions{.secret = std::string(kMinSecretBytes, letter)});
 }
 
 TEST(HandshakeTest, AnotherSecretIsSaidInWordsOnBothSides) {

@@ -109,15 +109,12 @@ class SummedNumbers {
 const absl::Time kSince = absl::UnixEpoch() + absl::Hours(5);
 
 EngineStats Awake() {
-  EngineStats stats;
-  stats.state = EngineState::kAwake;
+  EngineStats stats{.state = EngineState::kAwake};
   return stats;
 }
 
 EngineStats Failed(const std::string& error) {
-  EngineStats stats;
-  stats.state = EngineState::kFailed;
-  stats.error = error;
+  EngineStats stats{.state = EngineState::kFailed, .error = error};
   return stats;
 }
 

@@ -13,10 +13,7 @@ constexpr int64_t kBlockBytes = 1000;
 constexpr int64_t kWeightsBytes = 5000;
 
 SharingModel Model() {
-  SharingModel model;
-  model.elastic_kv = true;
-  model.min_kv_bytes = 10 * kBlockBytes;
-  model.kv_block_bytes = kBlockBytes;
+  SharingModel model{.elastic_kv = true, .min_kv_bytes = 10 * kBlockBytes, .kv_block_bytes = kBlockBytes};
   return model;
 }
 

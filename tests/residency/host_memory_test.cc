@@ -6,25 +6,20 @@ namespace somnus {
 namespace {
 
 ModelView Awake() {
-  ModelView model;
-  model.state = ModelState::kAwake;
-  model.backup_bytes = 4;
+  ModelView model{.state = ModelState::kAwake, .backup_bytes = 4};
   return model;
 }
 
 // The backup was used so many seconds ago.
 ModelView BackedUp(int unused_for) {
-  ModelView model;
-  model.state = ModelState::kAsleep;
-  model.level = 1;
+  ModelView model{.state = ModelState::kAsleep, .level = 1};
   model.backup_bytes = model.held_bytes = 4;
   model.last_used = absl::Seconds(1000 - unused_for);
   return model;
 }
 
 ResidencyOptions HostBudget(int64_t bytes) {
-  ResidencyOptions options;
-  options.host_memory_budget = bytes;
+  ResidencyOptions options{.host_memory_budget = bytes};
   return options;
 }
 

@@ -22,8 +22,7 @@ TEST(ModelTransitionTest, TheEndOfADrainLeavesThePreemptionThatTookItsPlace) {
 
 TEST(ModelTransitionTest, AWakeUpForAnOperatorCountsOnlyWhileItIsCarriedOut) {
   ModelTransition transition(WakeRetryOptions{});
-  OperatorWake wake;
-  wake.id = 7;
+  OperatorWake wake{.id = 7};
   const int64_t id = transition.Begin(Decision(ResidencyAction::kWake), &wake);
   ASSERT_NE(transition.carried_wake(), nullptr);
   EXPECT_EQ(transition.carried_wake()->id, 7);

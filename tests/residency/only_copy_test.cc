@@ -14,8 +14,7 @@ constexpr int64_t kDevice = 5;  // bytes of each model; two do not fit
 constexpr int64_t kBackup = 4;
 
 ModelView Idle(bool only_copy) {
-  ModelView model;
-  model.state = ModelState::kAwake;
+  ModelView model{.state = ModelState::kAwake};
   model.device_bytes = model.resident_bytes = kDevice;
   model.backup_bytes = kBackup;
   model.only_copy = only_copy;
@@ -38,9 +37,7 @@ ModelView Waits(int64_t held_bytes, absl::Duration waits = absl::Seconds(1)) {
 }
 
 ResidencyOptions HostBudget(int64_t bytes) {
-  ResidencyOptions options;
-  options.device_memory_budget = kDevice;
-  options.host_memory_budget = bytes;
+  ResidencyOptions options{.device_memory_budget = kDevice, .host_memory_budget = bytes};
   return options;
 }
 

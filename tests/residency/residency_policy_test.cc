@@ -21,10 +21,7 @@ ModelView Awake(int64_t bytes, int open_requests, absl::Duration unused_for) {
 
 // It has an open request where `waits` is finite.
 ModelView Asleep(int64_t bytes, absl::Duration waits = -absl::InfiniteDuration()) {
-  ModelView model;
-  model.state = ModelState::kAsleep;
-  model.level = 1;
-  model.device_bytes = bytes;
+  ModelView model{.state = ModelState::kAsleep, .level = 1, .device_bytes = bytes};
   if (waits < absl::ZeroDuration()) return model;
   model.open_requests = 1;
   model.waiting_since = kNow - waits;
@@ -32,9 +29,7 @@ ModelView Asleep(int64_t bytes, absl::Duration waits = -absl::InfiniteDuration()
 }
 
 ResidencyOptions Budget(int64_t bytes, ResidencyPolicy policy = ResidencyPolicy::kFifo) {
-  ResidencyOptions options;
-  options.policy = policy;
-  options.device_memory_budget = bytes;
+  ResidencyOptions options{.policy = policy, .device_memory_budget = bytes};
   return options;
 }
 

@@ -96,8 +96,7 @@ class SharedDevicesTest : public ::testing::Test {
     if (models_.size() <= held_.size()) options.residency = held_[models_.size() - 1];
     served.executor->SetHeld(options.residency);
     if (retains_backups_) served.executor->SetRetainsBackups();
-    SharingModel model;
-    model.name = name;
+    SharingModel model{.name = name};
     if (models_.size() <= targets_.size()) model.targets = targets_[models_.size() - 1];
     model.idle_sleep = idle_sleep_;
     model.backup_memory = backup_memory_;

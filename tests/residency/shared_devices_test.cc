@@ -57,8 +57,7 @@ TEST_F(SharedDevicesTest, AnUnusedModelSleepsUntilItsNextRequest) {
 }
 
 TEST_F(SharedDevicesTest, AModelThatIsLargerThanTheBudgetIsRefused) {
-  SharedDevicesOptions options;
-  options.residency.device_memory_budget = kBytes - 1;
+  SharedDevicesOptions options{.residency = {.device_memory_budget = kBytes - 1}};
   devices_.emplace(options);
   counter_ = std::make_unique<AwakeCounter>();
   Add("large");

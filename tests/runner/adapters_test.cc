@@ -58,13 +58,7 @@ MiniRequest Request(int32_t adapter_slot, int32_t last = 60) {
   return request;
 }
 
-MiniOptions Small() {
-  MiniOptions options;
-  options.num_blocks = 64;
-  options.max_step_tokens = 64;
-  options.max_running = 4;
-  return options;
-}
+MiniOptions Small() { return {.max_running = 4, .max_step_tokens = 64, .num_blocks = 64}; }
 
 std::vector<MiniResult> Answers(RankGroup& group, const std::vector<MiniRequest>& requests) {
   auto results = RunAll(group, requests, Small());

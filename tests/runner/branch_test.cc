@@ -31,10 +31,7 @@ class BranchTest : public testing::TestWithParam<int> {
       EXPECT_EQ(leaf.sampled.token_id(), whole->token_id()) << leaf.tokens.size() << " tokens";
       ExpectSameLogprobs({leaf.sampled.logprobs()}, {whole->logprobs()});
     }
-    MiniRequest alone;
-    alone.prompt = tree.prompt();
-    alone.sampling = sampling;
-    alone.max_tokens = num_steps + 1;
+    MiniRequest alone{.prompt = tree.prompt(), .max_tokens = num_steps + 1, .sampling = sampling};
     const auto neighbour = RunAll(*group_, {alone}, {});
     ASSERT_TRUE(neighbour.ok()) << neighbour.status();
     EXPECT_EQ(tree.neighbour(),

@@ -143,11 +143,7 @@ class InvarianceTest : public testing::TestWithParam<Setup> {
 
 // Shuffled blocks, and few requests at a time.
 MiniOptions Shuffled() {
-  MiniOptions options;
-  options.block_seed = 99;
-  options.chunk = 23;
-  options.max_running = 3;
-  options.max_step_tokens = 37;
+  MiniOptions options{.chunk = 23, .block_seed = 99, .max_running = 3, .max_step_tokens = 37};
   return options;
 }
 
@@ -156,13 +152,10 @@ TEST_P(InvarianceTest, SameBitsHoweverTheWorkIsCut) {
   ASSERT_TRUE(group && two_threads);
   std::vector<Cut> cuts;
   for (int32_t chunk : {1, 16, 64, 1 << 20}) {
-    MiniOptions options;
-    options.chunk = chunk;
-    cuts.push_back({"chunks", options, group.get()});
+    cuts.push_back({"chunks", MiniOptions{.chunk = chunk}, group.get()});
   }
   cuts.push_back({"shuffled blocks, few at a time", Shuffled(), group.get()});
-  MiniOptions stale;
-  stale.stale_steps = true;
+  MiniOptions stale{.stale_steps = true};
   cuts.push_back({"stale steps", stale, group.get()});
   cuts.push_back({"two threads", Shuffled(), two_threads.get()});
   ExpectSameBits(*group, MakeRequests(group->config()), cuts);

@@ -36,10 +36,7 @@ MiniResult RunPrompt(RankGroup& group, int32_t max_tokens = 8) {
   for (int32_t i = 0; i < 60; ++i) request.prompt.push_back((i * 37 + 11) % 500);
   request.max_tokens = max_tokens;
   request.sampling.set_num_prompt_logprobs(0);
-  MiniOptions options;
-  options.num_blocks = kBlocks;
-  options.max_step_tokens = 64;
-  options.max_running = 4;
+  MiniOptions options{.max_running = 4, .max_step_tokens = 64, .num_blocks = kBlocks};
   auto result = RunAll(group, {request}, options);
   EXPECT_TRUE(result.ok()) << result.status();
   return result.ok() ? (*result)[0] : MiniResult();

@@ -11,10 +11,7 @@ namespace {
 using testing::HasSubstr;
 
 std::vector<int32_t> Generate(RankGroup& group) {
-  MiniOptions options;
-  options.num_blocks = 64;
-  options.max_step_tokens = 64;
-  options.max_running = 4;
+  MiniOptions options{.max_running = 4, .max_step_tokens = 64, .num_blocks = 64};
   const auto result = RunAll(group, {MiniRequest{{5, 6, 7}, 8}}, options);
   EXPECT_TRUE(result.ok()) << result.status();
   return result.ok() ? (*result)[0].tokens : std::vector<int32_t>();

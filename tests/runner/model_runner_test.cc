@@ -23,10 +23,7 @@ std::unique_ptr<RankGroup> Load(int world_size = 1) {
 }
 
 MiniOptions Small() {
-  MiniOptions options;
-  options.num_blocks = 64;
-  options.max_step_tokens = 64;
-  options.max_running = 4;
+  MiniOptions options{.max_running = 4, .max_step_tokens = 64, .num_blocks = 64};
   return options;
 }
 

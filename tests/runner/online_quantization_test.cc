@@ -45,10 +45,7 @@ MiniResult RunOne(RankGroup& group) {
   request.max_tokens = 8;
   request.sampling.set_num_logprobs(2);
   request.sampling.set_num_prompt_logprobs(2);
-  MiniOptions options;
-  options.num_blocks = 64;
-  options.max_step_tokens = 128;
-  auto results = RunAll(group, {request}, options);
+  auto results = RunAll(group, {request}, MiniOptions{.max_step_tokens = 128, .num_blocks = 64});
   EXPECT_TRUE(results.ok()) << results.status();
   return results.ok() ? (*results)[0] : MiniResult();
 }

@@ -55,11 +55,7 @@ std::vector<MiniRequest> Requests(int32_t vocab_size) {
 }
 
 MiniOptions InChunks() {
-  MiniOptions options;
-  options.num_blocks = 64;
-  options.max_step_tokens = 64;
-  options.max_running = 3;
-  options.chunk = 13;
+  MiniOptions options{.chunk = 13, .max_running = 3, .max_step_tokens = 64, .num_blocks = 64};
   return options;
 }
 

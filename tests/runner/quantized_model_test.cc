@@ -42,10 +42,7 @@ MiniRequest LongRequest() {
 }
 
 MiniResult RunLong(RankGroup& group) {
-  MiniOptions options;
-  options.num_blocks = 64;
-  options.max_step_tokens = 128;
-  auto results = RunAll(group, {LongRequest()}, options);
+  auto results = RunAll(group, {LongRequest()}, MiniOptions{.max_step_tokens = 128, .num_blocks = 64});
   EXPECT_TRUE(results.ok()) << results.status();
   return results.ok() ? (*results)[0] : MiniResult();
 }

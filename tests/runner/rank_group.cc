@@ -21,10 +21,7 @@ v1::StepSampling GreedySampling() {
 
 MakeRankDevice CpuRanks(int threads_per_rank, CpuIsa isa) {
   return [threads_per_rank, isa](int) -> absl::StatusOr<RankDevice> {
-    CpuDeviceOptions options;
-    options.num_threads = threads_per_rank;
-    options.spin = false;
-    options.isa = isa;
+    CpuDeviceOptions options{.num_threads = threads_per_rank, .spin = false, .isa = isa};
     ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::CreateCpu(options));
     return RankDevice{MakeHostVmmDriver(), std::move(device), nullptr};
   };

@@ -80,10 +80,7 @@ TEST_P(SelfCheckTest, IsTheSameAfterRequestsAndSleeps) {
   const uint64_t first = Check();
   EXPECT_NE(first, 0u);
   EXPECT_EQ(Check(), first);
-  MiniOptions options;
-  options.num_blocks = 64;
-  options.max_step_tokens = 64;
-  options.max_running = 4;
+  MiniOptions options{.max_running = 4, .max_step_tokens = 64, .num_blocks = 64};
   const MiniRequest request = {.prompt = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21}};
   const auto before = RunAll(*group_, {request, request}, options);
   ASSERT_TRUE(before.ok()) << before.status();

@@ -32,10 +32,7 @@ std::unique_ptr<RankGroup> Load(const std::string& path, int world_size, const M
 }
 
 std::vector<int32_t> Tokens(RankGroup& group) {
-  MiniOptions options;
-  options.num_blocks = 64;
-  options.max_step_tokens = 64;
-  options.max_running = 4;
+  MiniOptions options{.max_running = 4, .max_step_tokens = 64, .num_blocks = 64};
   const auto result = RunAll(group, {{{5, 17, 42, 9, 3, 60}, 12}}, options);
   EXPECT_TRUE(result.ok()) << result.status();
   return result.ok() ? (*result)[0].tokens : std::vector<int32_t>();

@@ -75,8 +75,7 @@ TEST_P(AdaptersTest, NobodyWaitsForEver) {
     harness.Add(WithAdapter(MakeRequest("late " + std::to_string(i), 4, 6, 100 * i), 1));
     harness.Step();
   }
-  harness.Add(MakeRequest("base", 4, 2, 70));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("base", 4, 2, 70));
   EXPECT_LT(harness.answers["base"].first_token_step, harness.answers["other"].first_token_step);
   for (int i = 0; i < 4; ++i) {
     EXPECT_LT(harness.answers["other"].first_token_step,

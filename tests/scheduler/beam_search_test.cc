@@ -127,9 +127,7 @@ TEST(BeamSearchTest, SameAsTheRules) {
 
 // It is moved between schedulers as a value.
 TEST(BeamSearchTest, GoesOnWhereItWas) {
-  BeamSearchParams params;
-  params.width = 3;
-  params.eos_token_ids = {1, 2, 3, 4};
+  BeamSearchParams params{.width = 3, .eos_token_ids = {1, 2, 3, 4}};
   const std::vector<int32_t> prompt = {5, 6};
   BeamSearch whole(&params, prompt, 10), first(&params, prompt, 10);
   RunSearch(prompt, 3, &whole);
@@ -144,9 +142,7 @@ TEST(BeamSearchTest, GoesOnWhereItWas) {
 }
 
 TEST(BeamSearchTest, LogprobsAreThoseThatWereAskedFor) {
-  BeamSearchParams params;
-  params.width = 3;
-  params.num_logprobs = 2;
+  BeamSearchParams params{.width = 3, .num_logprobs = 2};
   const std::vector<int32_t> prompt = {5, 6};
   BeamSearch search(&params, prompt, 4);
   RunSearch(prompt, 3, &search);
@@ -171,9 +167,7 @@ TEST(BeamSearchTest, LogprobsAreThoseThatWereAskedFor) {
 
 // One token of two is EOS, so that answers come soon.
 BeamSearchParams ManyAnswers(EarlyStopping early_stopping) {
-  BeamSearchParams params;
-  params.width = 2;
-  params.early_stopping = early_stopping;
+  BeamSearchParams params{.width = 2, .early_stopping = early_stopping};
   for (int32_t token = 0; token < kVocab; token += 2) params.eos_token_ids.push_back(token);
   return params;
 }
@@ -213,8 +207,7 @@ TEST(BeamSearchTest, TheHeuristicStopsBeforeTheAnswersAreCertain) {
 }
 
 TEST(BeamSearchTest, EndsWhereNoBeamGoesOn) {
-  BeamSearchParams params;
-  params.width = 2;
+  BeamSearchParams params{.width = 2};
   for (int32_t token = 0; token < kVocab; ++token) params.eos_token_ids.push_back(token);
   const std::vector<int32_t> prompt = {5};
   BeamSearch search(&params, prompt, 10);
@@ -225,8 +218,7 @@ TEST(BeamSearchTest, EndsWhereNoBeamGoesOn) {
 }
 
 TEST(BeamSearchTest, ImpossibleTokensAreNoCandidates) {
-  BeamSearchParams params;
-  params.width = 2;
+  BeamSearchParams params{.width = 2};
   BeamSearch search(&params, {5}, 10);
   Logprobs candidates;
   candidates.token_ids = {7, 7, 8, 9, 10};

@@ -185,8 +185,7 @@ TEST(BeamsTest, AnUrgentRequestDisplacesAGroup) {
   harness.Add(beams);
   for (int i = 0; i < 6; ++i) ASSERT_TRUE(harness.Step());
   urgent.priority = -5;
-  harness.Add(urgent);
-  harness.RunToEnd();
+  harness.Run(urgent);
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
   ExpectExactAnswer(beams, harness);
   ExpectExactAnswer(urgent, harness);
@@ -196,8 +195,7 @@ TEST(BeamsTest, AnUrgentRequestDisplacesAGroup) {
   beams.id = "b2";
   for (int i = 0; i < 3; ++i) harness.Add(MakeRequest("l" + std::to_string(i), 4, 15, 700 + 20 * i));
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness.Step());
-  harness.Add(beams);
-  harness.RunToEnd();
+  harness.Run(beams);
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1 + 3);
   ExpectExactAnswer(beams, harness);
 }
@@ -208,8 +206,7 @@ TEST(BeamsTest, AbortedInAnyStep) {
       Harness harness(SmallOptions(200), depth);
       EngineRequest beams = BeamRequest("b", 4, 9, 12), other = MakeRequest("o", 5, 20, 500);
       ParamsOf(&beams)->ignore_eos = true;
-      harness.Add(beams);
-      harness.Add(other);
+      harness.Add(beams, other);
       for (int i = 0; i < after; ++i) ASSERT_TRUE(harness.Step());
       ASSERT_NE(harness.scheduler.Abort("b"), nullptr);
       harness.Check();
@@ -225,8 +222,7 @@ TEST(BeamsTest, GoesOnAfterALossOfTheWorkersInAnyStep) {
     for (int after = 1; after < 14; ++after) {
       Harness harness(SmallOptions(200), depth);
       const EngineRequest beams = BeamRequest("b", 4, 21, 12), other = MakeRequest("o", 5, 20, 500);
-      harness.Add(beams);
-      harness.Add(other);
+      harness.Add(beams, other);
       for (int i = 0; i < after; ++i) harness.Step();
       const std::vector<SequencePtr> suspects = harness.Lose();
       for (const SequencePtr& suspect : suspects)
@@ -280,8 +276,7 @@ TEST(BeamsTest, IsKeptWholeOrNotAtAll) {
     options.blocks.num_host_blocks = num_host_blocks;
     Harness harness(options, 1);
     const EngineRequest beams = BeamRequest("b", 4, 9, 8), other = MakeRequest("o", 5, 20, 500);
-    harness.Add(beams);
-    harness.Add(other);
+    harness.Add(beams, other);
     for (int i = 0; i < 6; ++i) harness.Step();
     harness.SleepKeeping();
     harness.WakeKeeping();
@@ -296,8 +291,7 @@ TEST(BeamsTest, BadLogitsOfOneBeamEndTheGroupAndNothingElse) {
     Harness harness(SmallOptions(200), 1);
     EngineRequest beams = BeamRequest("b", 4, 9, 8), other = MakeRequest("o", 5, 20, 500);
     ParamsOf(&beams)->ignore_eos = true;
-    harness.Add(beams);
-    harness.Add(other);
+    harness.Add(beams, other);
     harness.worker.MakeNan(step, /*slot=*/static_cast<int32_t>(step % 4));
     harness.RunToEnd();
     ASSERT_TRUE(harness.answers.contains("b") && harness.answers.contains("o"));

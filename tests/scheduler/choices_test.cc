@@ -96,8 +96,7 @@ TEST_P(ChoicesTest, NobodyGoesAheadOfThoseThatComeBack) {
   AddAll(choices, &harness);
   while (harness.scheduler.num_preempted() == 0) ASSERT_TRUE(harness.Step());
   const EngineRequest late = MakeRequest("late", 5, 5, 800);
-  harness.Add(late);
-  harness.RunToEnd();
+  harness.Run(late);
   ExpectExact(choices, harness);
   ExpectExact({first, late}, harness);
 }

@@ -83,8 +83,7 @@ Load RunAll(SpeculationOptions speculation, const Costs& costs, int count, int32
   };
   for (int i = 0; i < count; ++i) {
     const EngineRequest request = MakeRequest(std::to_string(i), 9, max_tokens, 10 * i);
-    harness.Add(request);
-    harness.RunToEnd();
+    harness.Run(request);
     EXPECT_EQ(harness.answers[request.id].tokens, Reference(request));
   }
   load.num_drafts = harness.scheduler.speculation().num_drafts;
@@ -154,8 +153,7 @@ TEST(DraftsMustPayTest, StepsWithoutAreMeasuredAgain) {
     return (1 + 0.1 * num_proposals) * (1 + 0.002 * num_steps);
   };
   const EngineRequest request = MakeRequest("a", 9, 5500);
-  harness.Add(request);
-  harness.RunToEnd();
+  harness.Run(request);
   EXPECT_EQ(harness.answers["a"].tokens, Reference(request));
   EXPECT_GT(num_late_drafts, 0.9 * (num_steps - 1000));
 }

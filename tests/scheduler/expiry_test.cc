@@ -39,8 +39,7 @@ TEST_P(ExpiryTest, DeadlinesEndWhatWaitsAndWhatRuns) {
   Harness harness(options, GetParam());
   const EngineRequest patient = MakeRequest("patient", 6, 30, 300);
   harness.Add(WithDeadline(MakeRequest("runs", 6, 50), At(10)));
-  harness.Add(patient);
-  harness.Add(WithDeadline(MakeRequest("waits", 6, 50, 100), At(8)));
+  harness.Add(patient, WithDeadline(MakeRequest("waits", 6, 50, 100), At(8)));
   for (int i = 0; i < 5; ++i) harness.Step();
   EXPECT_EQ(harness.scheduler.NextExpiry(), At(8));
   EXPECT_EQ(Expire(At(7), &harness), Ended());
@@ -95,8 +94,7 @@ TEST_P(ExpiryTest, ChoicesExpireTogetherOrNotAtAll) {
 TEST_P(ExpiryTest, AGroupOfBeamsEndsAsAWhole) {
   Harness harness(SmallOptions(200), GetParam());
   const EngineRequest other = MakeRequest("other", 6, 20, 300);
-  harness.Add(WithDeadline(BeamRequest("beams", 4, 10, 40), At(5)));
-  harness.Add(other);
+  harness.Add(WithDeadline(BeamRequest("beams", 4, 10, 40), At(5)), other);
   for (int i = 0; i < 6; ++i) harness.Step();
   EXPECT_EQ(Expire(At(5), &harness), (Ended{{"beams", ExpiryCause::kDeadlineRunning}}));
   harness.RunToEnd();

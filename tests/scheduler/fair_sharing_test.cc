@@ -56,8 +56,7 @@ TEST_P(FairSharingTest, AFloodDelaysAnotherUserByOneStep) {
     harness.Step();
     const EngineRequest light = Of("light", MakeRequest("light", 16, 1, 500));
     requests.push_back(light);
-    harness.Add(light);
-    harness.RunToEnd();
+    harness.Run(light);
     EXPECT_EQ(harness.answers["light"].first_token_step, fair ? 3 : 10);
     ExpectExact(requests, harness);
   }
@@ -109,10 +108,7 @@ TEST_P(FairSharingTest, PriorityComesBeforeFairness) {
   EngineRequest urgent = Of("a", MakeRequest("urgent", 16, 1, 100)),
                 other = Of("b", MakeRequest("other", 16, 1, 200));
   other.priority = 5;
-  harness.Add(Of("a", MakeRequest("first", 16, 1)));
-  harness.Add(other);
-  harness.Add(urgent);
-  harness.RunToEnd();
+  harness.Run(Of("a", MakeRequest("first", 16, 1)), other, urgent);
   EXPECT_EQ(OrderOfService(harness), (std::vector<std::string>{"first", "urgent", "other"}));
 }
 
@@ -125,8 +121,7 @@ TEST_P(FairSharingTest, ALongPromptDoesNotWaitForOneOfAUserWhoHadMore) {
                         second = Of(user, MakeRequest("second", 200, 1, 500));
     harness.Add(first);
     harness.Step();
-    harness.Add(second);
-    harness.RunToEnd();
+    harness.Run(second);
     const bool shares = std::string(user) == "light";
     EXPECT_EQ(harness.steps[2].new_sequences_size(), shares ? 1 : 0);
     EXPECT_EQ(harness.answers["first"].first_token_step, shares ? 18 : 10) << "half of each step from 3 on";
@@ -144,8 +139,7 @@ TEST_P(FairSharingTest, AFreedSlotGoesToTheUserWhoHadLess) {
   for (const EngineRequest& request : requests) harness.Add(request);
   harness.Step();
   requests.push_back(Of("light", MakeRequest("light", 4, 3, 500)));
-  harness.Add(requests.back());
-  harness.RunToEnd();
+  harness.Run(requests.back());
   const std::vector<std::string> order = OrderOfService(harness);
   EXPECT_EQ(std::find(order.begin(), order.end(), "light") - order.begin(), 2) << "after the two that ran";
   ExpectExact(requests, harness);
@@ -161,8 +155,7 @@ TEST_P(FairSharingTest, TheOneWhoHadMoreIsPreempted) {
                       light = Of("light", MakeRequest("light", 8, 20, 300));
   harness.Add(heavy);
   harness.Step();
-  harness.Add(light);
-  harness.RunToEnd();
+  harness.Run(light);
   EXPECT_GT(harness.scheduler.stats().num_preemptions(), 0);
   int num_admissions = 0;
   for (const v1::StepRequest& step : harness.steps) {
@@ -180,24 +173,20 @@ TEST_P(FairSharingTest, WhatIsChargedIsWhatWasComputedOnce) {
   const auto account = [&](const char* user) { return options.accounts->Enter(user); };
   const auto plain = account("plain"), choices = account("choices"), cached = account("cached"),
              beams = account("beams");
-  harness.Add(Of("plain", MakeRequest("p", 16, 5)));
-  harness.RunToEnd();
+  harness.Run(Of("plain", MakeRequest("p", 16, 5)));
   EXPECT_EQ(plain->service(), 16 + 2 * 5);
-  harness.Add(Of("cached", MakeRequest("again", 17, 5)));
-  harness.RunToEnd();
+  harness.Run(Of("cached", MakeRequest("again", 17, 5)));
   EXPECT_EQ(cached->service(), 1 + 2 * 5);
   EngineRequest choice = Of("choices", MakeRequest("c0", 16, 5, 100));
   harness.Add(choice);
   choice.id = "c1";
   choice.fork_of = "c0";
-  harness.Add(choice);
-  harness.RunToEnd();
+  harness.Run(choice);
   EXPECT_EQ(choices->service(), 16 + 2 * 2 * 5);
   EngineRequest search = Of("beams", BeamRequest("b", 3, 16, 5));
   ParamsOf(&search)->ignore_eos = true;
   SetPromptToken(0, 900, &search);
-  harness.Add(search);
-  harness.RunToEnd();
+  harness.Run(search);
   EXPECT_EQ(beams->service(), 16 + 2 * (1 + 4 * 3));
 }
 

@@ -42,8 +42,7 @@ TEST_P(FairnessTest, AShortPromptBehindALongOneHasItsFirstTokenInTheNextStep) {
   const EngineRequest lengthy = MakeRequest("long", 160, 2), brief = MakeRequest("short", 6, 3, 500);
   harness.Add(lengthy);
   for (int i = 0; i < 3; ++i) harness.Step();
-  harness.Add(brief);
-  harness.RunToEnd();
+  harness.Run(brief);
   EXPECT_EQ(TokensOf(harness, 3), std::vector<int32_t>{16}) << "alone it has the whole budget";
   EXPECT_EQ(TokensOf(harness, 4), (std::vector<int32_t>{10, 6})) << "and what the short one leaves";
   EXPECT_EQ(harness.answers["short"].first_token_step, 4);
@@ -56,8 +55,7 @@ TEST_P(FairnessTest, AShortPromptBehindALongOneHasItsFirstTokenInTheNextStep) {
 TEST_P(FairnessTest, AStreamOfShortPromptsStarvesNoLongOne) {
   Harness harness(Options(), depth());
   const EngineRequest first = MakeRequest("first", 160, 1), second = MakeRequest("second", 160, 1, 200);
-  harness.Add(first);
-  harness.Add(second);
+  harness.Add(first, second);
   for (int i = 0; i < 50; ++i) {
     for (int j = 0; j < 3; ++j)
       harness.Add(MakeRequest(std::to_string(3 * i + j), 6, 1, 1000 + 100 * (3 * i + j)));
@@ -101,8 +99,7 @@ TEST_P(FairnessTest, AShorterOneOfTwoLongPromptsOvertakes) {
 TEST_P(FairnessTest, AStreamOfShorterLongPromptsStarvesNoLongOne) {
   Harness harness(Options(), depth());
   const EngineRequest first = MakeRequest("first", 160, 1), second = MakeRequest("second", 160, 1, 200);
-  harness.Add(first);
-  harness.Add(second);
+  harness.Add(first, second);
   for (int i = 0; i < 200; ++i) {
     harness.Add(MakeRequest(std::to_string(i), 24, 1, 1000 + 100 * i));
     harness.Step();
@@ -138,8 +135,7 @@ TEST_P(FairnessTest, AShorterPromptDoesNotOvertakeAMoreUrgentOne) {
   harness.Add(WithPriority(MakeRequest("urgent", 160, 1), 0));
   harness.Add(WithPriority(MakeRequest("next", 160, 1, 200), 0));
   harness.Step();
-  harness.Add(WithPriority(MakeRequest("shorter", 20, 1, 700), 1));
-  harness.RunToEnd();
+  harness.Run(WithPriority(MakeRequest("shorter", 20, 1, 700), 1));
   EXPECT_EQ(harness.answers["urgent"].first_token_step, 10);
   EXPECT_GE(harness.answers["shorter"].first_token_step, harness.answers["next"].first_token_step);
 }
@@ -155,8 +151,7 @@ TEST_P(FairnessTest, WhoWasPreemptedFindsItsBlocksAgain) {
   const EngineRequest urgent = WithPriority(MakeRequest("urgent", 8, 4, 500), 0);
   harness.Add(low);
   for (int i = 0; i < 15; ++i) harness.Step();
-  harness.Add(urgent);
-  harness.RunToEnd();
+  harness.Run(urgent);
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
   const int64_t once = 160 + 29 + 8 + 3;
   EXPECT_LE(harness.worker.num_computed_tokens(), once + 4 + 2 * static_cast<int64_t>(depth()))
@@ -172,8 +167,7 @@ TEST_P(FairnessTest, DecodesComeBeforeAnEarlierPrompt) {
   // "first" is not preempted; its prompt of 10 steps does not stop the other's output.
   harness.Add(MakeRequest("decodes", 3, 8, 100));
   harness.Step();
-  harness.Add(MakeRequest("prompt", 30, 2));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("prompt", 30, 2));
   for (int64_t step = 2; step <= 8; ++step) EXPECT_EQ(TokensOf(harness, step)[0], 1) << step;
   EXPECT_EQ(TokensOf(harness, 2), (std::vector<int32_t>{1, 3}));
 }
@@ -204,9 +198,7 @@ TEST_P(FairnessTest, LongPromptsAreComputedOneAfterAnother) {
 // The first prompt takes 16 and 10 tokens; the second one gets what the second step has left.
 TEST_P(FairnessTest, APromptThatIsCompletedMakesRoomForTheNextLongOne) {
   Harness harness(Options(), depth());
-  harness.Add(MakeRequest("first", 26, 2));
-  harness.Add(MakeRequest("second", 40, 2, 200));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("first", 26, 2), MakeRequest("second", 40, 2, 200));
   EXPECT_EQ(TokensOf(harness, 1), std::vector<int32_t>{16});
   EXPECT_EQ(TokensOf(harness, 2), (std::vector<int32_t>{10, 6}));
 }
@@ -233,10 +225,8 @@ TEST_P(FairnessTest, PartialPromptsAreBounded) {
 // A prompt counts as long by the tokens that the cache lacks.
 TEST_P(FairnessTest, APromptCountsWithWhatTheCacheLacks) {
   Harness harness(Options(), depth());
-  harness.Add(MakeRequest("warm", 60, 1, 200));
-  harness.RunToEnd();
-  harness.Add(MakeRequest("long", 80, 1));
-  harness.Add(MakeRequest("cached", 62, 1, 200));
+  harness.Run(MakeRequest("warm", 60, 1, 200));
+  harness.Add(MakeRequest("long", 80, 1), MakeRequest("cached", 62, 1, 200));
   const int64_t next = static_cast<int64_t>(harness.steps.size()) + 1;
   harness.RunToEnd();
   EXPECT_EQ(harness.answers["cached"].num_cached, 60);
@@ -245,8 +235,7 @@ TEST_P(FairnessTest, APromptCountsWithWhatTheCacheLacks) {
 
 TEST_P(FairnessTest, ABlockedHeadIsHashedOnce) {
   Harness harness(Options(/*num_blocks=*/21), depth());  // 80 tokens
-  harness.Add(MakeRequest("warm", 24, 1, 200));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("warm", 24, 1, 200));
   harness.Add(MakeRequest("runs", 4, 50));
   harness.Step();
   // 24 of its tokens are in the cache; there are too few blocks for it until "runs" ends.
@@ -277,11 +266,9 @@ TEST_P(FairnessTest, AnUrgentRequestDisplacesTheLeastUrgentForItsSlot) {
   const std::vector<EngineRequest> requests = {WithPriority(MakeRequest("low", 4, 12), 5),
                                                WithPriority(MakeRequest("lowest", 4, 12, 100), 6),
                                                WithPriority(MakeRequest("urgent", 4, 3, 200), 0)};
-  harness.Add(requests[0]);
-  harness.Add(requests[1]);
+  harness.Add(requests[0], requests[1]);
   for (int i = 0; i < 3; ++i) harness.Step();
-  harness.Add(requests[2]);
-  harness.RunToEnd();
+  harness.Run(requests[2]);
   EXPECT_EQ(harness.answers["urgent"].first_token_step, 4);
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
   ASSERT_EQ(harness.steps[3].freed_slots_size(), 1);
@@ -300,8 +287,7 @@ TEST_P(FairnessTest, NobodyIsDisplacedByAnEqual) {
                                                  WithPriority(MakeRequest("second", 4, 3, 200), other)};
     harness.Add(requests[0]);
     harness.Step();
-    harness.Add(requests[1]);
-    harness.RunToEnd();
+    harness.Run(requests[1]);
     EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 0);
     EXPECT_GT(harness.answers["second"].first_token_step, 12);
     ExpectExact(harness, requests);
@@ -343,8 +329,7 @@ TEST_P(FairnessTest, WhatWaitingGainsDisplacesNobody) {
                                                WithPriority(MakeRequest("urgent", 4, 30, 200), 0)};
   harness.Add(requests[0]);
   harness.Step();
-  harness.Add(requests[1]);
-  harness.RunToEnd();
+  harness.Run(requests[1]);
   EXPECT_EQ(harness.answers["urgent"].first_token_step, 2);
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
   ExpectExact(harness, requests);
@@ -359,8 +344,7 @@ TEST_P(FairnessTest, NobodyStarves) {
     options.priority_aging_steps = aging;
     Harness harness(options, depth());
     const EngineRequest low = WithPriority(MakeRequest("low", 4, 10), 2);
-    harness.Add(WithPriority(MakeRequest("0", 4, 3, 100), 0));
-    harness.Add(low);
+    harness.Add(WithPriority(MakeRequest("0", 4, 3, 100), 0), low);
     for (int i = 1; i <= 40; ++i) {
       harness.Add(WithPriority(MakeRequest(std::to_string(i), 4, 3, 100 * (i % 8 + 1)), 0));
       for (int step = 0; step < 3; ++step) harness.Step();

@@ -201,8 +201,7 @@ TEST(ForksTest, ABadPromptEndsAllItsChoicesAndNothingElse) {
   Harness harness(SmallOptions(), /*depth=*/1, /*nan_token=*/7);
   AddAll(Choices(3, 10, 8), &harness);
   const EngineRequest other = MakeRequest("other", 6, 8, 100);
-  harness.Add(other);
-  harness.RunToEnd();
+  harness.Run(other);
   for (const char* id : {"c0", "c1", "c2"}) EXPECT_EQ(harness.answers.at(id).reason, FinishReason::kError);
   EXPECT_EQ(harness.answers.at("other").tokens, Reference(other));
 }

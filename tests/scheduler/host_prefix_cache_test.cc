@@ -16,8 +16,7 @@ SchedulerOptions Options(int32_t num_blocks = 1 + 16) {
 
 // What a conversation and others that come between its turns compute.
 void Complete(Harness* harness, const EngineRequest& request) {
-  harness->Add(request);
-  harness->RunToEnd();
+  harness->Run(request);
   EXPECT_EQ(harness->answers.at(request.id).tokens, Reference(request)) << request.id;
 }
 

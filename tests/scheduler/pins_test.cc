@@ -26,12 +26,10 @@ TEST_P(PinsTest, APinnedPromptIsCachedHoweverOftenTheCacheIsTurnedOver) {
   for (const bool pins : {false, true}) {
     Harness harness(SmallOptions(/*num_blocks=*/21), depth());
     if (pins) harness.scheduler.Pin(MakePin("pin", 12));
-    harness.Add(MakeRequest("first", 13, 1));
-    harness.RunToEnd();
+    harness.Run(MakeRequest("first", 13, 1));
     for (int i = 0; i < 20; ++i) harness.Add(MakeRequest(std::to_string(i), 30, 10, 100 * (i + 1)));
     harness.RunToEnd();
-    harness.Add(MakeRequest("again", 13, 8));
-    harness.RunToEnd();
+    harness.Run(MakeRequest("again", 13, 8));
     EXPECT_EQ(harness.answers["again"].num_cached, pins ? 12 : 0);
     EXPECT_EQ(harness.answers["again"].tokens, Reference(MakeRequest("", 13, 8)));
     for (int i = 0; i < 20; ++i) {
@@ -45,19 +43,15 @@ TEST_P(PinsTest, ASequenceThatNeedsTheWholeCacheIsAdmitted) {
   Harness harness(SmallOptions(/*num_blocks=*/21), depth());  // 80 tokens
   harness.scheduler.Pin(MakePin("a", 12));
   harness.scheduler.Pin(MakePin("b", 8, 500));
-  harness.Add(MakeRequest("a", 13, 1));
-  harness.Add(MakeRequest("b", 9, 1, 500));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("a", 13, 1), MakeRequest("b", 9, 1, 500));
   ASSERT_EQ(NumHeld(harness, 0) + NumHeld(harness, 1), 5);
   const EngineRequest long_one = MakeRequest("long", 70, 5, 1000);  // 19 of 20 blocks
-  harness.Add(long_one);
-  harness.RunToEnd();
+  harness.Run(long_one);
   EXPECT_EQ(harness.answers["long"].tokens, Reference(long_one));
   EXPECT_EQ(harness.scheduler.blocks().pins().releases().no_blocks, 2);
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 0);
   EXPECT_EQ(harness.scheduler.blocks().pins().size(), 2) << "they stay registered";
-  harness.Add(MakeRequest("a again", 13, 1));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("a again", 13, 1));
   EXPECT_EQ(NumHeld(harness, 0), 3);
   EXPECT_EQ(NumHeld(harness, 1), 0);
 }
@@ -66,12 +60,9 @@ TEST_P(PinsTest, NoMorePinsGiveWayThanHaveTo) {
   Harness harness(SmallOptions(/*num_blocks=*/21), depth());
   harness.scheduler.Pin(MakePin("a", 12));
   harness.scheduler.Pin(MakePin("b", 12, 500));
-  harness.Add(MakeRequest("a", 13, 1));
-  harness.Add(MakeRequest("b", 13, 1, 500));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("a", 13, 1), MakeRequest("b", 13, 1, 500));
   const EngineRequest request = MakeRequest("c", 60, 5, 1000);  // 17 blocks
-  harness.Add(request);
-  harness.RunToEnd();
+  harness.Run(request);
   EXPECT_EQ(harness.answers["c"].tokens, Reference(request));
   EXPECT_EQ(NumHeld(harness, 0), 3);
   EXPECT_EQ(NumHeld(harness, 1), 0);
@@ -80,11 +71,9 @@ TEST_P(PinsTest, NoMorePinsGiveWayThanHaveTo) {
 TEST_P(PinsTest, ASequenceThatGrowsAloneIsNotPreempted) {
   Harness harness(SmallOptions(/*num_blocks=*/14), depth());  // 52 tokens
   harness.scheduler.Pin(MakePin("a", 12));
-  harness.Add(MakeRequest("a", 13, 1));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("a", 13, 1));
   const EngineRequest growing = MakeRequest("growing", 20, 30, 1000);
-  harness.Add(growing);
-  harness.RunToEnd();
+  harness.Run(growing);
   EXPECT_EQ(harness.answers["growing"].tokens, Reference(growing));
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 0);
   EXPECT_EQ(harness.scheduler.blocks().pins().releases().no_blocks, 1);
@@ -93,12 +82,9 @@ TEST_P(PinsTest, ASequenceThatGrowsAloneIsNotPreempted) {
 TEST_P(PinsTest, WhileOthersRunASequenceWaitsAndPinsStay) {
   Harness harness(SmallOptions(/*num_blocks=*/21), depth());
   harness.scheduler.Pin(MakePin("a", 12));
-  harness.Add(MakeRequest("a", 13, 1));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("a", 13, 1));
   const EngineRequest one = MakeRequest("one", 20, 20, 1000), two = MakeRequest("two", 40, 20, 2000);
-  harness.Add(one);
-  harness.Add(two);
-  harness.RunToEnd();
+  harness.Run(one, two);
   EXPECT_EQ(harness.answers["one"].tokens, Reference(one));
   EXPECT_EQ(harness.answers["two"].tokens, Reference(two));
   EXPECT_EQ(NumHeld(harness), 3);
@@ -108,15 +94,13 @@ TEST_P(PinsTest, WhileOthersRunASequenceWaitsAndPinsStay) {
 TEST_P(PinsTest, BeamsThatNeedTheWholeCacheGetIt) {
   Harness harness(SmallOptions(/*num_blocks=*/13), depth());
   harness.scheduler.Pin(MakePin("a", 32));
-  harness.Add(MakeRequest("a", 33, 1));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("a", 33, 1));
   ASSERT_EQ(NumHeld(harness), 8);
   // It begins with two of the pinned blocks, and one beam alone takes seven in the end.
   EngineRequest beams = BeamRequest("beams", 2, 8, 20);
   ParamsOf(&beams)->ignore_eos = true;
   ASSERT_TRUE(Scheduler::Check(SmallOptions(13), beams).ok());
-  harness.Add(beams);
-  harness.RunToEnd();
+  harness.Run(beams);
   ASSERT_FALSE(HasFatalFailure());
   ExpectExactAnswer(beams, harness);
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 0);
@@ -143,15 +127,12 @@ TEST_P(PinsTest, ASleepThatKeepsBlocksKeepsPinnedOnes) {
   options.blocks.num_host_blocks = 3;
   Harness harness(options, depth());
   harness.scheduler.Pin(MakePin("a", 12));
-  harness.Add(MakeRequest("a", 13, 1));
-  harness.RunToEnd();
-  harness.Add(MakeRequest("other", 30, 1, 1000));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("a", 13, 1));
+  harness.Run(MakeRequest("other", 30, 1, 1000));
   harness.SleepKeeping();
   EXPECT_EQ(NumHeld(harness), 3);
   harness.WakeKeeping();
-  harness.Add(MakeRequest("again", 13, 8));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("again", 13, 8));
   EXPECT_EQ(harness.answers["again"].num_cached, 12);
   EXPECT_EQ(harness.answers["again"].tokens, Reference(MakeRequest("", 13, 8)));
 }
@@ -160,97 +141,12 @@ TEST_P(PinsTest, BadLogitsTakeTheBlocksFromThePin) {
   Harness harness(SmallOptions(), depth());
   harness.scheduler.Pin(MakePin("a", 12));
   harness.worker.MakeNan(1, 0);
-  harness.Add(MakeRequest("bad", 13, 5));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("bad", 13, 5));
   EXPECT_EQ(harness.answers["bad"].reason, FinishReason::kError);
   EXPECT_EQ(NumHeld(harness), 0);
-  harness.Add(MakeRequest("good", 13, 5));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("good", 13, 5));
   EXPECT_EQ(harness.answers["good"].tokens, Reference(MakeRequest("", 13, 5)));
   EXPECT_EQ(NumHeld(harness), 3);
-}
-
-// Little memory, swaps, sleeps and losses; pins come and go.
-struct RandomRun {
-  RandomRun(uint32_t seed, size_t depth) : random(seed), harness(Options(), depth) {}
-
-  SchedulerOptions Options() {
-    SchedulerOptions options = SmallOptions(15 + Below(12));
-    options.blocks.num_host_blocks = Below(30);
-    options.policy = Below(2) == 0 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
-    options.preemption = Below(2) == 0 ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
-    options.blocks.watermark = Below(2) * 0.05;
-    options.max_num_batched_tokens = 8 + Below(40);
-    return options;
-  }
-  int32_t Below(int32_t bound) { return static_cast<int32_t>(random() % static_cast<uint32_t>(bound)); }
-
-  void Arrive(int i) {
-    EngineRequest request = RandomRequest(std::to_string(i), &random);
-    const int num_choices = Below(4) == 0 ? 1 + Below(4) : 1;
-    for (int choice = 0; choice < num_choices; ++choice) {
-      requests[request.id] = request;
-      harness.Add(request);
-      request.fork_of = std::to_string(i);
-      request.id = request.fork_of + "." + std::to_string(choice);
-    }
-  }
-  void ChangePins(int i) {
-    if (pins.size() < 4 && Below(2) == 0) {
-      pins.push_back(std::to_string(i));
-      harness.scheduler.Pin(MakePin(pins.back(), 4 * (1 + Below(6)), 100 * Below(3)));
-    } else if (!pins.empty()) {
-      const auto pin = pins.begin() + Below(static_cast<int32_t>(pins.size()));
-      harness.scheduler.Unpin(*pin);
-      pins.erase(pin);
-    }
-  }
-  void Disturb() {
-    if (Below(100) == 0) harness.scheduler.ResetPrefixCache();
-    if (Below(40) == 0 && !requests.empty()) {
-      auto it = requests.begin();
-      std::advance(it, Below(static_cast<int32_t>(requests.size())));
-      if (harness.scheduler.Abort(it->first) != nullptr) requests.erase(it);
-    } else if (Below(60) == 0) {
-      harness.SleepKeeping();
-      if (Below(5) == 0) harness.scheduler.ForgetComputed();  // level 2
-      harness.WakeKeeping();
-    } else if (Below(80) == 0) {
-      harness.Lose();
-    }
-  }
-
-  std::mt19937 random;
-  Harness harness;
-  std::map<std::string, EngineRequest> requests;
-  std::vector<std::string> pins;
-};
-
-TEST_P(PinsTest, RandomLoadsHaveExactTokensAndAlwaysEnd) {
-  int64_t held = 0;
-  PinReleases releases;
-  for (uint32_t seed = 1; seed <= 150; ++seed) {
-    RandomRun run(seed, depth());
-    for (int i = 0; i < 200; ++i) {
-      if (run.Below(4) == 0) run.Arrive(i);
-      if (run.Below(8) == 0) run.ChangePins(i);
-      run.Disturb();
-      run.harness.Step();
-      ASSERT_FALSE(HasFatalFailure()) << "seed " << seed << " step " << i;
-      held += run.harness.scheduler.blocks().pins().num_blocks();
-    }
-    run.harness.RunToEnd();
-    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
-    const Scheduler& scheduler = run.harness.scheduler;
-    EXPECT_FALSE(scheduler.has_sequences()) << "seed " << seed;
-    EXPECT_EQ(scheduler.blocks().pool().num_used(), scheduler.blocks().pins().num_blocks());
-    for (const auto& [id, request] : run.requests)
-      ASSERT_EQ(run.harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
-    releases.Add(scheduler.blocks().pins().releases());
-  }
-  EXPECT_GT(held, 20'000);
-  EXPECT_GT(releases.no_blocks, 5);
-  EXPECT_GT(releases.forgotten, 100);
 }
 
 }  // namespace

@@ -43,8 +43,7 @@ TEST(PoolingTest, PromptsOfAnyLengthAreComputedInChunksAmongOthers) {
     }
     const EngineRequest text = MakeRequest("text", 20, 12, 500);
     for (const EngineRequest& request : requests) harness.Add(request);
-    harness.Add(text);
-    harness.RunToEnd();
+    harness.Run(text);
     for (const EngineRequest& request : requests) ExpectPooled(harness, request);
     EXPECT_EQ(harness.answers["text"].tokens, Reference(text));
     EXPECT_EQ(harness.scheduler.stats().generation_tokens, 12);
@@ -61,16 +60,13 @@ TEST(PoolingTest, APromptThatFillsTheContextIsTaken) {
 TEST(PoolingTest, OnlyTheLastTokensVectorTakesACachedPrefix) {
   for (const Pooling pooling : kAll) {
     Harness harness(SmallOptions());
-    harness.Add(MakeRequest("text", 32, 1));
-    harness.RunToEnd();
+    harness.Run(MakeRequest("text", 32, 1));
     const EngineRequest request = PoolingRequest("pool", 32, pooling);
-    harness.Add(request);
-    harness.RunToEnd();
+    harness.Run(request);
     ExpectPooled(harness, request);
     EXPECT_EQ(harness.answers["pool"].num_cached, pooling == Pooling::kLast ? 28 : 0);
     // What it has computed is cached for others in either case.
-    harness.Add(MakeRequest("again", 32, 1));
-    harness.RunToEnd();
+    harness.Run(MakeRequest("again", 32, 1));
     EXPECT_EQ(harness.answers["again"].num_cached, 28);
   }
 }
@@ -103,8 +99,7 @@ TEST(PoolingTest, ASwapIsOnlyForVectorsOfTheLastToken) {
     harness.Add(request);
     RunIntoPrompt(&harness);
     EngineRequest urgent = MakeRequest("urgent", 40, 8, 300);
-    harness.Add(urgent);
-    harness.RunToEnd();
+    harness.Run(urgent);
     ExpectPooled(harness, request);
     EXPECT_EQ(harness.answers["urgent"].tokens, Reference(urgent));
     EXPECT_EQ(harness.worker.num_swapped_out() > 0, pooling == Pooling::kLast);
@@ -145,9 +140,7 @@ TEST(PoolingTest, OneVectorAlwaysFits) {
   Harness harness(options);
   const EngineRequest a = PoolingRequest("a", 5, Pooling::kMean),
                       b = PoolingRequest("b", 17, Pooling::kMean, 50);
-  harness.Add(a);
-  harness.Add(b);
-  harness.RunToEnd();
+  harness.Run(a, b);
   ExpectPooled(harness, a);
   ExpectPooled(harness, b);
 }
@@ -155,9 +148,7 @@ TEST(PoolingTest, OneVectorAlwaysFits) {
 TEST(PoolingTest, StatesThatAreNoNumbersEndTheRequestAlone) {
   Harness harness(SmallOptions(), /*depth=*/0, /*nan_token=*/7);
   const EngineRequest good = PoolingRequest("good", 20, Pooling::kMean, 100);
-  harness.Add(PoolingRequest("bad", 20, Pooling::kMean, 1));
-  harness.Add(good);
-  harness.RunToEnd();
+  harness.Run(PoolingRequest("bad", 20, Pooling::kMean, 1), good);
   EXPECT_EQ(harness.answers["bad"].reason, FinishReason::kError);
   EXPECT_TRUE(absl::IsInternal(harness.answers["bad"].error));
   ExpectPooled(harness, good);

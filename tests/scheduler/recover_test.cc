@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
@@ -26,8 +24,7 @@ TEST_P(RecoverTest, TokensAreThoseOfAnUndisturbedRunWheneverTheWorkerDies) {
   for (int lost_after = 0; lost_after < 12; ++lost_after) {
     Harness harness(SmallOptions(), depth());
     const EngineRequest a = MakeRequest("a", 18, 9), b = MakeRequest("b", 6, 9, 40);
-    harness.Add(a);
-    harness.Add(b);
+    harness.Add(a, b);
     for (int i = 0; i < lost_after; ++i) harness.Step();
     harness.Lose();
     harness.RunToEnd();
@@ -71,16 +68,14 @@ TEST(SchedulerRecover, ReturnsTheLiveSequencesInFlightOnce) {
 TEST_P(RecoverTest, NothingIsAdoptedThatWasComputedBefore) {
   Harness harness(SmallOptions(), depth());
   const EngineRequest first = MakeRequest("first", 12, 4);
-  harness.Add(first);
-  harness.RunToEnd();
+  harness.Run(first);
   ASSERT_GT(harness.scheduler.blocks().pool().num_cached(), 0);
   EXPECT_TRUE(harness.Lose().empty());
   EXPECT_EQ(harness.scheduler.blocks().pool().num_cached(), 0);
   for (const auto& [id, cached] : {std::pair("second", 0), std::pair("third", 8)}) {
     EngineRequest request = first;
     request.id = id;
-    harness.Add(request);
-    harness.RunToEnd();
+    harness.Run(request);
     EXPECT_EQ(harness.answers[id].num_cached, cached) << id;
     EXPECT_EQ(harness.answers[id].tokens, Reference(first)) << id;
   }
@@ -92,11 +87,9 @@ TEST_P(RecoverTest, SuspectsRunAlone) {
   Harness harness(SmallOptions(), depth());
   const std::vector<EngineRequest> requests = {MakeRequest("a", 6, 6), MakeRequest("b", 6, 6, 20),
                                                MakeRequest("c", 6, 6, 40), MakeRequest("d", 6, 6, 60)};
-  harness.Add(requests[0]);
-  harness.Add(requests[1]);
+  harness.Add(requests[0], requests[1]);
   harness.Send(harness.scheduler.Schedule());
-  harness.Add(requests[2]);
-  harness.Add(requests[3]);
+  harness.Add(requests[2], requests[3]);
   for (const SequencePtr& sequence : harness.Lose()) sequence->runs_alone = true;
   const size_t first = harness.steps.size();
   harness.RunToEnd();
@@ -111,31 +104,6 @@ TEST_P(RecoverTest, SuspectsRunAlone) {
   EXPECT_GE(together, 5u);
   for (const EngineRequest& request : requests)
     EXPECT_EQ(harness.answers[request.id].tokens, Reference(request)) << request.id;
-}
-
-// Little memory, so that sequences are preempted with tokens in flight, too.
-TEST_P(RecoverTest, RandomLoadsAndLosses) {
-  for (uint32_t seed = 1; seed <= 100; ++seed) {
-    std::mt19937 random(seed);
-    SchedulerOptions options = SmallOptions(/*num_blocks=*/19 + static_cast<int32_t>(random() % 20));
-    options.policy = random() % 2 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
-    Harness harness(options, depth());
-    std::map<std::string, EngineRequest> requests;
-    for (int i = 0; i < 150; ++i) {
-      if (random() % 4 == 0) {
-        const EngineRequest request = RandomRequest(std::to_string(i), &random);
-        requests[request.id] = request;
-        harness.Add(request);
-      }
-      if (random() % 15 == 0) harness.Lose();
-      harness.Step();
-    }
-    harness.RunToEnd();
-    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
-    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
-    for (const auto& [id, request] : requests)
-      ASSERT_EQ(harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
-  }
 }
 
 }  // namespace

@@ -18,8 +18,7 @@ inline EngineRequest BeamRequest(const std::string& id, int32_t width, int32_t p
   SamplingParams* sampling = OwnSampling(&request);
   sampling->temperature = 0;
   sampling->num_logprobs = 2 * width;
-  BeamSearchParams params;
-  params.width = width;
+  BeamSearchParams params{.width = width};
   for (int32_t token = 0; token < 1000; token += 20) params.eos_token_ids.push_back(token);
   sampling->beam_search = params;
   return request;

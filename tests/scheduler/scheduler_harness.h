@@ -22,10 +22,7 @@ namespace somnus {
 inline constexpr int32_t kSmallModelLen = 100;
 
 inline SchedulerOptions SmallOptions(int32_t num_blocks = 64) {
-  SchedulerOptions options;
-  options.max_num_seqs = 8;
-  options.max_num_batched_tokens = 16;
-  options.max_model_len = kSmallModelLen;
+  SchedulerOptions options{.max_num_seqs = 8, .max_num_batched_tokens = 16, .max_model_len = kSmallModelLen};
   options.blocks.num_blocks = num_blocks;
   options.blocks.block_size = 4;
   options.blocks.watermark = 0;
@@ -34,8 +31,7 @@ inline SchedulerOptions SmallOptions(int32_t num_blocks = 64) {
 
 inline EngineRequest MakeRequest(const std::string& id, int32_t prompt_len, int32_t max_tokens,
                                  int32_t first = 1) {
-  EngineRequest request;
-  request.id = id;
+  EngineRequest request{.id = id};
   std::vector<int32_t> prompt(static_cast<size_t>(prompt_len));
   std::iota(prompt.begin(), prompt.end(), first);
   request.prompt = std::move(prompt);
@@ -108,6 +104,17 @@ class Harness {
         replayed_(options.blocks.block_size) {}
 
   void Add(EngineRequest request) { scheduler.Add(std::move(request)); }
+  template <typename... More>
+  void Add(EngineRequest request, EngineRequest next, More... more) {
+    Add(std::move(request));
+    Add(std::move(next), std::move(more)...);
+  }
+  // The requests, which are added now, and all others to their ends.
+  template <typename... Requests>
+  void Run(Requests... requests) {
+    Add(std::move(requests)...);
+    RunToEnd();
+  }
 
   // Sends the next step, and takes replies beyond the depth. False when there was nothing to do.
   bool Step() {
@@ -213,9 +220,7 @@ class Harness {
     return options;
   }
   static FakeWorkerOptions Fake(const SchedulerOptions& options, int32_t nan_token, int32_t wrong_period) {
-    FakeWorkerOptions fake;
-    fake.nan_token = nan_token;
-    fake.wrong_period = wrong_period;
+    FakeWorkerOptions fake{.nan_token = nan_token, .wrong_period = wrong_period};
     if (options.speculation.asks_workers) fake.max_proposals = options.speculation.num_speculative_tokens;
     fake.num_blocks = options.blocks.num_blocks;
     fake.block_size = options.blocks.block_size;

@@ -20,8 +20,7 @@ INSTANTIATE_TEST_SUITE_P(Overlap, DepthTest, ::testing::Values(0, 1));
 TEST_P(DepthTest, OneRequestIsChunkedUnderTheBudgetAndAnsweredExactly) {
   Harness harness(SmallOptions(), depth());
   const EngineRequest request = MakeRequest("a", 40, 10);
-  harness.Add(request);
-  harness.RunToEnd();
+  harness.Run(request);
   EXPECT_EQ(harness.answers["a"].tokens, Reference(request, 10));
   EXPECT_EQ(harness.answers["a"].reason, FinishReason::kLength);
   EXPECT_EQ(harness.steps[0].new_sequences(0).block_ids_size(), 10) << "for all of the prompt";
@@ -98,10 +97,8 @@ TEST_P(DepthTest, PreemptionByRecomputeTakesTheLatestAndKeepsTheTokens) {
 
 TEST_P(DepthTest, PrefixHitsSkipWorkAndChangeNothing) {
   Harness harness(SmallOptions(), depth());
-  harness.Add(MakeRequest("a", 12, 5));
-  harness.RunToEnd();
-  harness.Add(MakeRequest("b", 12, 5));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("a", 12, 5));
+  harness.Run(MakeRequest("b", 12, 5));
   EXPECT_EQ(harness.answers["a"].num_cached, 0);
   EXPECT_EQ(harness.answers["b"].num_cached, 8) << "a full hit computes its last block again";
   EXPECT_EQ(harness.answers["b"].tokens, harness.answers["a"].tokens);
@@ -110,8 +107,7 @@ TEST_P(DepthTest, PrefixHitsSkipWorkAndChangeNothing) {
   harness.Add(longer);
   EngineRequest salted = MakeRequest("d", 12, 5);
   salted.cache_salt = "tenant";
-  harness.Add(salted);
-  harness.RunToEnd();
+  harness.Run(salted);
   EXPECT_EQ(harness.answers["c"].num_cached, 16);
   EXPECT_EQ(harness.answers["c"].tokens, Reference(longer, 5));
   EXPECT_EQ(harness.answers["d"].num_cached, 0);
@@ -126,8 +122,7 @@ TEST_P(DepthTest, PrefixHitsSkipWorkAndChangeNothing) {
   EXPECT_EQ(misses.of(CacheMiss::kPromptLogprobs), 0);
   EngineRequest scored = MakeRequest("e", 12, 5);
   OwnSampling(&scored)->num_prompt_logprobs = 0;
-  harness.Add(scored);
-  harness.RunToEnd();
+  harness.Run(scored);
   EXPECT_EQ(misses.of(CacheMiss::kPromptLogprobs), 12);
 }
 
@@ -136,8 +131,7 @@ TEST_P(DepthTest, NoPrefixCachingMeansNoHits) {
   options.blocks.enable_prefix_caching = false;
   Harness harness(options, depth());
   for (const char* id : {"a", "b"}) {
-    harness.Add(MakeRequest(id, 12, 5));
-    harness.RunToEnd();
+    harness.Run(MakeRequest(id, 12, 5));
     EXPECT_EQ(harness.answers[id].num_cached, 0);
   }
   EXPECT_EQ(harness.answers["a"].tokens, harness.answers["b"].tokens);
@@ -156,11 +150,7 @@ TEST_P(DepthTest, StopsDropTheStaleToken) {
   SamplingParams* from_the_fifth = OwnSampling(&late);
   from_the_fifth->stop_token_ids = {reference[2], reference[4]};
   from_the_fifth->min_tokens = 5;
-  harness.Add(eos);
-  harness.Add(stop);
-  harness.Add(late);
-  harness.Add(MakeRequest("free", 5, 10));
-  harness.RunToEnd();
+  harness.Run(eos, stop, late, MakeRequest("free", 5, 10));
   const auto head = [&](size_t n) { return std::vector<int32_t>(reference.begin(), reference.begin() + n); };
   EXPECT_EQ(harness.answers["eos"].tokens, head(4));
   EXPECT_EQ(harness.answers["eos"].reason, FinishReason::kStop);
@@ -177,8 +167,7 @@ TEST_P(DepthTest, AnswersEndAtMaxModelLen) {
   SchedulerOptions options = SmallOptions();
   options.max_model_len = 20;
   Harness harness(options, depth());
-  harness.Add(MakeRequest("a", 15, 100));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("a", 15, 100));
   EXPECT_EQ(harness.answers["a"].tokens, Reference(MakeRequest("", 15, 0), 5));
   EXPECT_EQ(harness.answers["a"].reason, FinishReason::kLength);
 }
@@ -187,8 +176,7 @@ TEST_P(DepthTest, MaxTokensZeroComputesThePromptOnly) {
   Harness harness(SmallOptions(), depth());
   EngineRequest request = MakeRequest("a", 20, 0);
   OwnSampling(&request)->num_prompt_logprobs = 0;
-  harness.Add(request);
-  harness.RunToEnd();
+  harness.Run(request);
   EXPECT_TRUE(harness.answers["a"].tokens.empty());
   EXPECT_EQ(harness.answers["a"].reason, FinishReason::kLength);
   EXPECT_EQ(harness.answers["a"].prompt_logprobs.size(), 20u);
@@ -196,15 +184,13 @@ TEST_P(DepthTest, MaxTokensZeroComputesThePromptOnly) {
 
 TEST_P(DepthTest, PromptLogprobsComeOnceWholeAndWithoutPrefixHits) {
   Harness harness(SmallOptions(/*num_blocks=*/16), depth());
-  harness.Add(MakeRequest("warm", 30, 1));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("warm", 30, 1));
   harness.Add(MakeRequest("older", 4, 40, 300));  // displaces the next one again and again
   EngineRequest request = MakeRequest("a", 30, 20);
   SamplingParams* own = OwnSampling(&request);
   own->num_prompt_logprobs = 0;
   own->num_logprobs = 0;
-  harness.Add(request);
-  harness.RunToEnd();
+  harness.Run(request);
   EXPECT_GT(harness.scheduler.stats().num_preemptions(), 0);
   const Answer& answer = harness.answers["a"];
   EXPECT_EQ(answer.num_cached, 0);
@@ -232,8 +218,7 @@ TEST(SchedulerTest, AbortFreesBlocksAtOnceWithAStepInFlight) {
   EXPECT_EQ(harness.scheduler.Abort("a"), nullptr);
   EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   // Another one takes the same blocks while the aborted one's step is under way.
-  harness.Add(MakeRequest("b", 28, 4, 300));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("b", 28, 4, 300));
   EXPECT_EQ(harness.answers["b"].tokens, Reference(MakeRequest("", 28, 0, 300), 4));
   EXPECT_FALSE(harness.answers.contains("a"));
 }
@@ -257,8 +242,7 @@ TEST(SchedulerTest, PriorityIsServedFirstAndPreemptedLast) {
     EngineRequest low = MakeRequest("low", 4, 2, 10), high = MakeRequest("high", 4, 2, 20);
     low.priority = 5;
     high.priority = -1;
-    harness.Add(low);
-    harness.Add(high);
+    harness.Add(low, high);
     harness.Step();
     EXPECT_EQ(harness.steps[0].new_sequences(0).token_ids(0), priority ? 20 : 10);
   }
@@ -277,8 +261,7 @@ TEST(SchedulerTest, ChecksWhatCanNeverBeServed) {
 
 TEST(SchedulerTest, PreemptAllAndFlushLeaveTheWorkersEmpty) {
   Harness harness(SmallOptions());
-  harness.Add(MakeRequest("a", 6, 8));
-  harness.Add(MakeRequest("b", 6, 8, 50));
+  harness.Add(MakeRequest("a", 6, 8), MakeRequest("b", 6, 8, 50));
   for (int i = 0; i < 4; ++i) harness.Step();
   harness.scheduler.PreemptAll();
   EXPECT_EQ(harness.scheduler.num_running(), 0);

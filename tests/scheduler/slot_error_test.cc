@@ -52,10 +52,7 @@ TEST_P(SlotErrorTest, EndsOneSequenceAndFreesItsBlocks) {
   EngineRequest bad = MakeRequest("bad", 6, 8, 300);
   SetPromptToken(2, kNanToken, &bad);
   const EngineRequest first = MakeRequest("first", 6, 8), last = MakeRequest("last", 6, 8, 600);
-  harness.Add(first);
-  harness.Add(bad);
-  harness.Add(last);
-  harness.RunToEnd();
+  harness.Run(first, bad, last);
   EXPECT_EQ(harness.answers["bad"].reason, FinishReason::kError);
   EXPECT_TRUE(absl::IsInternal(harness.answers["bad"].error));
   EXPECT_EQ(harness.answers["bad"].error.message(), "the logits are not finite numbers");
@@ -72,14 +69,12 @@ TEST_P(SlotErrorTest, WhatWasWrittenLeavesThePrefixCache) {
   Harness harness(SmallOptions(), depth());
   EngineRequest request = MakeRequest("bad", 12, 8);
   harness.worker.MakeNan(3, 0);
-  harness.Add(request);
-  harness.RunToEnd();
+  harness.Run(request);
   EXPECT_EQ(harness.answers["bad"].reason, FinishReason::kError);
   EXPECT_EQ(harness.answers["bad"].tokens, Reference(request, 2));
   EXPECT_EQ(harness.scheduler.blocks().pool().num_cached(), 0);
   request.id = "again";
-  harness.Add(request);
-  harness.RunToEnd();
+  harness.Run(request);
   EXPECT_EQ(harness.answers["again"].num_cached, 0);
   EXPECT_EQ(harness.answers["again"].tokens, Reference(request, 8));
 }
@@ -93,8 +88,7 @@ TEST_P(SlotErrorTest, WhoAdoptedBadBlocksIsComputedAgain) {
   harness.Add(MakeRequest("bad", 40, 6));
   harness.Step();
   harness.Step();
-  harness.Add(adopts);
-  harness.RunToEnd();
+  harness.Run(adopts);
   EXPECT_EQ(harness.answers["bad"].reason, FinishReason::kError);
   EXPECT_EQ(harness.answers["adopts"].num_cached, 8);
   EXPECT_EQ(harness.answers["adopts"].reason, FinishReason::kLength);
@@ -110,8 +104,7 @@ TEST_P(SlotErrorTest, BadBlocksOfAnAbortedSequenceHarmNobody) {
   harness.Add(MakeRequest("bad", 40, 6));
   harness.Step();
   ASSERT_NE(harness.scheduler.Abort("bad"), nullptr);
-  harness.Add(adopts);
-  harness.RunToEnd();
+  harness.Run(adopts);
   EXPECT_EQ(harness.answers["adopts"].num_cached, 8);
   EXPECT_EQ(harness.answers["adopts"].tokens, Reference(adopts, 6));
 }
@@ -119,12 +112,10 @@ TEST_P(SlotErrorTest, BadBlocksOfAnAbortedSequenceHarmNobody) {
 // The sequence is computed again without the prefix cache and is still bad: now it ends.
 TEST_P(SlotErrorTest, ASequenceIsComputedAgainOnce) {
   Harness harness(SmallOptions(), depth(), kNanToken);
-  harness.Add(MakeRequest("good", 8, 1));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("good", 8, 1));
   EngineRequest bad = MakeRequest("bad", 12, 6);
   SetPromptToken(9, kNanToken, &bad);
-  harness.Add(bad);
-  harness.RunToEnd();
+  harness.Run(bad);
   EXPECT_EQ(harness.answers["bad"].num_cached, 8);
   EXPECT_EQ(harness.answers["bad"].reason, FinishReason::kError);
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
@@ -140,9 +131,7 @@ TEST_P(SlotErrorTest, BlocksThatARefusedSequenceNeverWroteAreNotAdopted) {
   const EngineRequest same = MakeRequest("same", 12, 6), other = MakeRequest("other", 12, 6, 300);
   harness.Add(refused);
   harness.Step();
-  harness.Add(same);
-  harness.Add(other);
-  harness.RunToEnd();
+  harness.Run(same, other);
   EXPECT_EQ(harness.answers["refused"].reason, FinishReason::kError);
   EXPECT_TRUE(absl::IsInvalidArgument(harness.answers["refused"].error));
   EXPECT_EQ(harness.answers["same"].tokens, Reference(same, 6));

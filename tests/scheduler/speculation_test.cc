@@ -21,8 +21,7 @@ TEST(SpeculationTest, RightDraftsGiveTheSameTokensInFewerSteps) {
   for (size_t depth : {0u, 1u}) {
     Harness harness(WithDrafts(FakeDrafts(8)), depth);
     const EngineRequest request = MakeRequest("a", 5, 40);
-    harness.Add(request);
-    harness.RunToEnd();
+    harness.Run(request);
     EXPECT_EQ(harness.answers["a"].tokens, Reference(request));
     EXPECT_EQ(harness.answers["a"].reason, FinishReason::kLength);
     // The prompt's token and those that show that guesses are right; then 2, 4, 8, 8 and 8 tokens and one
@@ -52,8 +51,7 @@ TEST(SpeculationTest, RightDraftsGiveTheSameTokensInFewerSteps) {
 TEST(SpeculationTest, OffByDefault) {
   SpeculationOptions none = FakeDrafts(0);
   Harness harness(WithDrafts(none));
-  harness.Add(MakeRequest("a", 5, 20));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("a", 5, 20));
   EXPECT_EQ(harness.scheduler.speculation().num_drafts, 0);
   for (const v1::StepRequest& step : harness.steps) {
     for (const v1::ScheduledSequence& sequence : step.sequences())
@@ -137,8 +135,7 @@ TEST(SpeculationTest, NoDraftGoesBeyondTheEnd) {
     options.max_num_batched_tokens = 32;
     Harness harness(options);
     const EngineRequest request = MakeRequest("a", 10, max_tokens);
-    harness.Add(request);
-    harness.RunToEnd();
+    harness.Run(request);
     const int32_t end = std::min(10 + max_tokens, max_model_len);
     EXPECT_EQ(harness.answers["a"].tokens, FakeWorker::ReferenceTokens(request.prompt, end - 10));
     EXPECT_GT(harness.scheduler.speculation().num_drafts, 0);
@@ -155,8 +152,7 @@ TEST(SpeculationTest, AStopTokenEndsADraft) {
     EngineRequest request = MakeRequest("a", 5, 40);
     std::vector<int32_t> wanted = FakeWorker::ReferenceTokens(request.prompt, place);
     OwnSampling(&request)->stop_token_ids = {wanted.back()};
-    harness.Add(request);
-    harness.RunToEnd();
+    harness.Run(request);
     EXPECT_EQ(harness.answers["a"].tokens, wanted);
     EXPECT_EQ(harness.answers["a"].reason, FinishReason::kStop);
     EXPECT_EQ(harness.answers["a"].stop_token_id, wanted.back());
@@ -171,8 +167,7 @@ TEST(SpeculationTest, DraftsHaveWhatOthersLeave) {
   for (int i = 0; i < 8; ++i) harness.Step();
   ASSERT_GT(DraftTokens(harness.steps.back()) + DraftTokens(harness.steps[harness.steps.size() - 2]), 0);
   const size_t first = harness.steps.size();
-  harness.Add(MakeRequest("long", 70, 4, 300));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("long", 70, 4, 300));
   int64_t computed = 0;
   for (size_t i = first; computed < 70; ++i) {
     const v1::StepRequest& step = harness.steps[i];
@@ -221,8 +216,7 @@ TEST(SpeculationTest, BeamsHaveNoDrafts) {
   sampling->beam_search = BeamSearchParams{.width = 2};
   sampling->num_logprobs = 4;
   sampling->temperature = 0;
-  harness.Add(beams);
-  harness.RunToEnd();
+  harness.Run(beams);
   EXPECT_EQ(harness.scheduler.speculation().num_drafts, 0);
   EXPECT_EQ(harness.answers["beams"].beams.size(), 2u);
 }

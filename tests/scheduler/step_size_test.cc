@@ -101,8 +101,7 @@ TEST(StepSizeTest, AStepTakesNoMoreNewSequencesThanItsBytes) {
     for (const EngineRequest& request : Choices(5, large)) harness->Add(request);
     EngineRequest own = MakeRequest("own", 6, 4, 50);
     own.sampling = Lists(101);  // more than the bound of a step: it is admitted alone
-    harness->Add(own);
-    harness->RunToEnd();
+    harness->Run(own);
   }
   EXPECT_EQ(whole.steps[0].new_sequences_size(), 6 - 2) << "as many as the tokens allow";
   EXPECT_EQ(cut.steps[0].new_sequences_size(), 2);
@@ -122,8 +121,7 @@ TEST(StepSizeTest, PromptLogprobsAreCutByBytesAndStayTheSame) {
       OwnSampling(&request)->num_prompt_logprobs = 2;
       harness->Add(request);
     }
-    harness->Add(MakeRequest("plain", 30, 3, 300));
-    harness->RunToEnd();
+    harness->Run(MakeRequest("plain", 30, 3, 300));
   }
   EXPECT_EQ(cut.steps[0].sequences(0).num_tokens(), 5);
   EXPECT_GT(cut.steps.size(), whole.steps.size());

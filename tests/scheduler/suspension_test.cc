@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
@@ -32,8 +30,7 @@ TEST_P(SuspensionTest, ASleepAtAnyMomentComputesNothingAgain) {
   for (int after = 0; after < 14; ++after) {
     Harness harness(KeepingOptions(), depth());
     const EngineRequest a = MakeRequest("a", 18, 9), b = MakeRequest("b", 6, 9, 40);
-    harness.Add(a);
-    harness.Add(b);
+    harness.Add(a, b);
     for (int i = 0; i < after; ++i) harness.Step();
     harness.SleepKeeping();
     EXPECT_EQ(harness.scheduler.num_running(), 0);
@@ -90,14 +87,12 @@ TEST_P(SuspensionTest, PromptLogprobsAreDeliveredOnceAndComputedOnce) {
 TEST_P(SuspensionTest, ThePrefixCacheOutlivesTheSleep) {
   Harness harness(KeepingOptions(), depth());
   const EngineRequest first = MakeRequest("first", 12, 4);
-  harness.Add(first);
-  harness.RunToEnd();
+  harness.Run(first);
   harness.SleepKeeping();
   harness.WakeKeeping();
   EngineRequest second = first;
   second.id = "second";
-  harness.Add(second);
-  harness.RunToEnd();
+  harness.Run(second);
   EXPECT_EQ(harness.answers["second"].num_cached, 8);
   EXPECT_EQ(harness.answers["second"].tokens, Reference(first));
 }
@@ -107,8 +102,7 @@ TEST_P(SuspensionTest, ThePrefixCacheOutlivesTheSleep) {
 TEST_P(SuspensionTest, WhatDoesNotFitIsPreempted) {
   Harness harness(KeepingOptions(64, /*num_host_blocks=*/4), depth());
   const EngineRequest a = MakeRequest("a", 10, 9), b = MakeRequest("b", 6, 9, 40);
-  harness.Add(a);
-  harness.Add(b);
+  harness.Add(a, b);
   for (int i = 0; i < 3; ++i) harness.Step();
   harness.SleepKeeping();
   EXPECT_EQ(harness.scheduler.num_suspended(), 1);
@@ -126,8 +120,7 @@ TEST_P(SuspensionTest, WhatDoesNotFitIsPreempted) {
 TEST_P(SuspensionTest, ASleepThatDidNotHappenLosesNothing) {
   Harness harness(KeepingOptions(64, /*num_host_blocks=*/4), depth());
   const EngineRequest a = MakeRequest("a", 10, 9), b = MakeRequest("b", 6, 9, 40);
-  harness.Add(a);
-  harness.Add(b);
+  harness.Add(a, b);
   for (int i = 0; i < 3; ++i) harness.Step();
   harness.Suspend();
   EXPECT_FALSE(harness.scheduler.ChooseKept().empty());
@@ -145,8 +138,7 @@ TEST_P(SuspensionTest, ASleepThatDidNotHappenLosesNothing) {
 TEST_P(SuspensionTest, WhatEndsWhileItSleepsGivesItsBlocksBack) {
   Harness harness(KeepingOptions(), depth());
   const EngineRequest a = MakeRequest("a", 10, 9), b = MakeRequest("b", 6, 9, 40);
-  harness.Add(a);
-  harness.Add(b);
+  harness.Add(a, b);
   for (int i = 0; i < 3; ++i) harness.Step();
   harness.SleepKeeping();
   ASSERT_NE(harness.scheduler.Abort("a"), nullptr);
@@ -199,49 +191,12 @@ TEST_P(SuspensionTest, OneAheadTakesTheBlocksOfThoseBehind) {
   harness.SleepKeeping();
   harness.WakeKeeping();
   const EngineRequest urgent = MakeRequest("urgent", 25, 5, 40);
-  harness.Add(urgent);
-  harness.RunToEnd();
+  harness.Run(urgent);
   ASSERT_FALSE(HasFatalFailure());
   EXPECT_EQ(harness.answers["urgent"].tokens, Reference(urgent));
   EXPECT_EQ(harness.answers["patient"].tokens, Reference(patient));
   EXPECT_LT(harness.answers["urgent"].first_token_step, harness.steps.back().step_id());
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
-}
-
-// Little memory and little of a host tier; some sleeps do not happen, and at some moments the worker dies.
-TEST_P(SuspensionTest, RandomLoadsSleepsAndLosses) {
-  for (uint32_t seed = 1; seed <= 150; ++seed) {
-    std::mt19937 random(seed);
-    SchedulerOptions options =
-        KeepingOptions(19 + static_cast<int32_t>(random() % 20), static_cast<int32_t>(random() % 30));
-    options.policy = random() % 2 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
-    Harness harness(options, depth());
-    std::map<std::string, EngineRequest> requests;
-    for (int i = 0; i < 150; ++i) {
-      if (random() % 4 == 0) {
-        const EngineRequest request = RandomRequest(std::to_string(i), &random);
-        requests[request.id] = request;
-        harness.Add(request);
-      }
-      if (random() % 12 == 0) {
-        harness.SleepKeeping();
-        if (random() % 5 == 0) harness.scheduler.ForgetComputed();  // level 2
-        if (random() % 8 == 0) harness.Lose();
-        harness.WakeKeeping();
-      } else if (random() % 20 == 0) {
-        harness.Suspend();
-        harness.scheduler.ChooseKept();
-        harness.scheduler.AbandonKept();
-      }
-      harness.Step();
-      ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
-    }
-    harness.RunToEnd();
-    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
-    EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
-    for (const auto& [id, request] : requests)
-      ASSERT_EQ(harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
-  }
 }
 
 }  // namespace

@@ -62,9 +62,7 @@ TEST_P(SwappingTest, NothingIsComputedTwice) {
 TEST_P(SwappingTest, WithoutHostBlocksItIsComputedAgain) {
   Harness harness(SwappingOptions(13, /*num_host_blocks=*/2), depth());
   const EngineRequest a = MakeRequest("a", 15, 20), b = MakeRequest("b", 15, 20, 100);
-  harness.Add(a);
-  harness.Add(b);
-  harness.RunToEnd();
+  harness.Run(a, b);
   EXPECT_EQ(harness.answers["a"].tokens, Reference(a));
   EXPECT_EQ(harness.answers["b"].tokens, Reference(b));
   const SchedulerStats& stats = harness.scheduler.stats();
@@ -77,9 +75,7 @@ TEST_P(SwappingTest, WithoutHostBlocksItIsComputedAgain) {
 void RunRefused(Harness* harness, absl::StatusCode code) {
   harness->worker.RefuseSwaps(true, code);
   const EngineRequest a = MakeRequest("a", 15, 30), b = MakeRequest("b", 15, 30, 100);
-  harness->Add(a);
-  harness->Add(b);
-  harness->RunToEnd();
+  harness->Run(a, b);
   EXPECT_EQ(harness->answers["a"].tokens, Reference(a));
   EXPECT_EQ(harness->answers["b"].tokens, Reference(b));
   EXPECT_EQ(harness->scheduler.stats().swaps.refusals, 1);
@@ -90,9 +86,7 @@ void RunRefused(Harness* harness, absl::StatusCode code) {
 // Of two more such sequences one is swapped out and in.
 void RunSwapped(Harness* harness) {
   const EngineRequest d = MakeRequest("d", 15, 30, 100);
-  harness->Add(MakeRequest("c", 15, 30));
-  harness->Add(d);
-  harness->RunToEnd();
+  harness->Run(MakeRequest("c", 15, 30), d);
   EXPECT_EQ(harness->answers["d"].tokens, Reference(d));
   EXPECT_GT(harness->worker.num_swapped_in(), 0);
 }
@@ -102,8 +96,7 @@ TEST_P(SwappingTest, AHostThatIsTakingTheMemoryIsAskedAgainSoon) {
   Harness harness(SwappingOptions(13), depth());
   RunRefused(&harness, absl::StatusCode::kUnavailable);
   ASSERT_FALSE(HasFatalFailure());
-  harness.Add(MakeRequest("long", 1, 40, 1000));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("long", 1, 40, 1000));
   RunSwapped(&harness);
 }
 
@@ -112,8 +105,7 @@ TEST_P(SwappingTest, AHostWithoutMemoryMakesThemRecomputedAndIsAskedAgainLater) 
   RunRefused(&harness, absl::StatusCode::kResourceExhausted);
   ASSERT_FALSE(HasFatalFailure());
   for (int i = 0; i < 14; ++i) {
-    harness.Add(MakeRequest("long" + std::to_string(i), 1, 40, 1000 + i));
-    harness.RunToEnd();
+    harness.Run(MakeRequest("long" + std::to_string(i), 1, 40, 1000 + i));
   }
   RunSwapped(&harness);
   EXPECT_EQ(harness.scheduler.stats().swaps.refusals, 1);
@@ -121,8 +113,7 @@ TEST_P(SwappingTest, AHostWithoutMemoryMakesThemRecomputedAndIsAskedAgainLater) 
 
 TEST_P(SwappingTest, AnAbortedSequenceGivesItsHostBlocksBack) {
   Harness harness(SwappingOptions(13), depth());
-  harness.Add(MakeRequest("a", 15, 30));
-  harness.Add(MakeRequest("b", 15, 30, 100));
+  harness.Add(MakeRequest("a", 15, 30), MakeRequest("b", 15, 30, 100));
   while (harness.scheduler.num_swapped() == 0) ASSERT_TRUE(harness.Step());
   EXPECT_GT(harness.scheduler.blocks().host().pool().num_used(), 0);
   EXPECT_NE(harness.scheduler.Abort("b"), nullptr);
@@ -142,8 +133,7 @@ PreemptionCounts Displace(Harness* harness, bool suspends) {
   for (int i = 0; i < 5; ++i) harness->Step();
   if (suspends) harness->Suspend();
   const EngineRequest urgent = MakeRequest("urgent", 30, 5, 100);
-  harness->Add(urgent);
-  harness->RunToEnd();
+  harness->Run(urgent);
   EXPECT_EQ(harness->answers["patient"].tokens, Reference(patient));
   EXPECT_EQ(harness->answers["urgent"].tokens, Reference(urgent));
   return harness->scheduler.stats().preemptions;
@@ -176,9 +166,7 @@ TEST_P(SwappingTest, PricesDecideWhereTheOptionsDoNot) {
     options.preemption = PreemptionMode::kAuto;
     Harness harness(options, depth());
     harness.scheduler.SetPrices({.seconds_per_token = 1, .seconds_per_block = swap_is_cheap ? 1.0 : 4.0});
-    harness.Add(MakeRequest("a", 15, 20));
-    harness.Add(MakeRequest("b", 15, 20, 100));
-    harness.RunToEnd();
+    harness.Run(MakeRequest("a", 15, 20), MakeRequest("b", 15, 20, 100));
     const PreemptionCounts& preemptions = harness.scheduler.stats().preemptions;
     EXPECT_EQ(preemptions.by_swap[0] > 0, swap_is_cheap);
     EXPECT_EQ(preemptions.by_recompute[0] > 0, !swap_is_cheap);
@@ -189,8 +177,7 @@ TEST_P(SwappingTest, PricesDecideWhereTheOptionsDoNot) {
 TEST_P(SwappingTest, SwappedSequencesOutliveASleepThatKeepsBlocks) {
   Harness harness(SwappingOptions(13), depth());
   const EngineRequest a = MakeRequest("a", 15, 30), b = MakeRequest("b", 15, 30, 100);
-  harness.Add(a);
-  harness.Add(b);
+  harness.Add(a, b);
   while (harness.scheduler.num_swapped() == 0) ASSERT_TRUE(harness.Step());
   harness.SleepKeeping();
   EXPECT_EQ(harness.scheduler.num_swapped(), 1);
@@ -206,8 +193,7 @@ TEST_P(SwappingTest, SwappedSequencesOutliveASleepThatKeepsBlocks) {
 TEST_P(SwappingTest, ALossOfTheWorkersForgetsWhatIsInHostMemory) {
   Harness harness(SwappingOptions(13), depth());
   const EngineRequest a = MakeRequest("a", 15, 30), b = MakeRequest("b", 15, 30, 100);
-  harness.Add(a);
-  harness.Add(b);
+  harness.Add(a, b);
   while (harness.scheduler.num_swapped() == 0) ASSERT_TRUE(harness.Step());
   harness.Lose();
   EXPECT_EQ(harness.scheduler.num_swapped(), 0);
@@ -219,8 +205,7 @@ TEST_P(SwappingTest, ALossOfTheWorkersForgetsWhatIsInHostMemory) {
 
 TEST_P(SwappingTest, AReleasedSequenceLeavesNothingBehind) {
   Harness harness(SwappingOptions(13), depth());
-  harness.Add(MakeRequest("a", 15, 30));
-  harness.Add(MakeRequest("b", 15, 30, 100));
+  harness.Add(MakeRequest("a", 15, 30), MakeRequest("b", 15, 30, 100));
   while (harness.scheduler.num_swapped() == 0) ASSERT_TRUE(harness.Step());
   harness.Suspend();
   harness.scheduler.PreemptAll();
@@ -228,85 +213,6 @@ TEST_P(SwappingTest, AReleasedSequenceLeavesNothingBehind) {
   EXPECT_EQ(harness.scheduler.ReleaseAll().size(), 2u);
   harness.Check();
   EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
-}
-
-// Little memory on both sides; sleeps, losses, refusals and aborts, forks and prompt log-probabilities.
-struct RandomRun {
-  RandomRun(uint32_t seed, size_t depth) : random(seed), harness(Options(), depth) {}
-
-  SchedulerOptions Options() {
-    SchedulerOptions options = SwappingOptions(19 + Below(20), Below(40));
-    options.policy = Below(2) == 0 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
-    options.preemption = Below(3) == 0 ? PreemptionMode::kAuto : PreemptionMode::kSwap;
-    options.blocks.watermark = Below(2) * 0.05;
-    options.blocks.enable_prefix_caching = Below(3) != 0;
-    options.max_num_batched_tokens = 8 + Below(40);
-    options.host_prefix_caching = static_cast<HostPrefixCaching>(Below(3));
-    options.max_step_stores = 1 + Below(8);
-    return options;
-  }
-  int32_t Below(int32_t bound) { return static_cast<int32_t>(random() % static_cast<uint32_t>(bound)); }
-
-  void Arrive(int i) {
-    EngineRequest request = RandomRequest(std::to_string(i), &random);
-    if (Below(6) == 0) OwnSampling(&request)->num_prompt_logprobs = 0;
-    const int num_choices = Below(4) == 0 ? 1 + Below(5) : 1;
-    for (int choice = 0; choice < num_choices; ++choice) {
-      requests[request.id] = request;
-      harness.Add(request);
-      request.fork_of = std::to_string(i);
-      request.id = request.fork_of + "." + std::to_string(choice);
-    }
-  }
-  void Disturb() {
-    harness.worker.RefuseSwaps(Below(200) == 0);
-    if (Below(100) == 0) harness.scheduler.ResetPrefixCache();
-    harness.scheduler.SetPrices({.seconds_per_token = 1, .seconds_per_block = 4.0 * Below(2)});
-    if (Below(40) == 0 && !requests.empty()) {
-      auto it = requests.begin();
-      std::advance(it, Below(static_cast<int32_t>(requests.size())));
-      if (harness.scheduler.Abort(it->first) != nullptr) requests.erase(it);
-    } else if (Below(30) == 0) {
-      harness.SleepKeeping();
-      if (Below(5) == 0) harness.scheduler.ForgetComputed();  // level 2
-      harness.WakeKeeping();
-    } else if (Below(60) == 0) {
-      harness.Lose();
-    }
-  }
-
-  std::mt19937 random;
-  Harness harness;
-  std::map<std::string, EngineRequest> requests;
-};
-
-TEST_P(SwappingTest, RandomLoadsHaveExactTokens) {
-  int64_t num_swaps = 0, num_swapped_tokens = 0, num_host_hits = 0;
-  for (uint32_t seed = 1; seed <= 200; ++seed) {
-    RandomRun run(seed, depth());
-    for (int i = 0; i < 200; ++i) {
-      if (run.Below(4) == 0) run.Arrive(i);
-      run.Disturb();
-      run.harness.Step();
-      ASSERT_FALSE(HasFatalFailure()) << "seed " << seed << " step " << i;
-    }
-    run.harness.worker.RefuseSwaps(false);
-    run.harness.RunToEnd();
-    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
-    const Scheduler& scheduler = run.harness.scheduler;
-    EXPECT_EQ(scheduler.blocks().pool().num_used(), 0);
-    EXPECT_EQ(scheduler.blocks().host().pool().num_used(), scheduler.blocks().host().cache().size());
-    for (const auto& [id, request] : run.requests)
-      ASSERT_EQ(run.harness.answers[id].tokens, Reference(request)) << "seed " << seed << " request " << id;
-    for (const v1::StepRequest& step : run.harness.steps)
-      ASSERT_TRUE(step.swap_outs().empty() || step.swap_ins().empty());
-    num_swaps += run.harness.worker.num_swapped_in();
-    num_swapped_tokens += scheduler.stats().swaps.in_tokens;
-    num_host_hits += scheduler.stats().swaps.host_hit_tokens;
-  }
-  EXPECT_GT(num_swaps, 3000);
-  EXPECT_GT(num_swapped_tokens, 10000);
-  EXPECT_GT(num_host_hits, 1000);
 }
 
 }  // namespace

@@ -84,9 +84,7 @@ TEST_P(WindowTest, TheSmallestCacheServesTheLongestSequence) {
       Harness harness(options, depth());
       const EngineRequest request = MakeRequest("a", 300, 100), other = MakeRequest("b", 150, 50, 7);
       ASSERT_TRUE(Scheduler::Check(options, request).ok());
-      harness.Add(request);
-      harness.Add(other);
-      harness.RunToEnd();
+      harness.Run(request, other);
       ASSERT_FALSE(HasFatalFailure()) << reach;
       ExpectExact({request, other}, harness);
     }
@@ -148,8 +146,7 @@ TEST_P(WindowTest, BeamsOfTheStepAreNotPreemptedForAPrompt) {
         ParamsOf(&beams)->ignore_eos = true;
         if (!Scheduler::Check(options, beams).ok()) continue;
         requests.push_back(MakeRequest(std::to_string(i), 300, 5, 100 * i));
-        harness.Add(requests.back());
-        harness.Add(beams);
+        harness.Add(requests.back(), beams);
       }
       harness.RunToEnd();
       ASSERT_FALSE(HasFatalFailure()) << more << " " << width;
@@ -190,8 +187,7 @@ TEST_P(WindowTest, ALaterPromptFindsTheBlocksThatWereGivenBack) {
   harness.Add(first);
   for (int i = 0; i < 10; ++i) harness.Step();
   EngineRequest second = MakeRequest("b", 46, 20);
-  harness.Add(second);
-  harness.RunToEnd();
+  harness.Run(second);
   EXPECT_EQ(harness.answers["b"].num_cached, 40);
   ExpectExact({first, second}, harness);
 }
@@ -203,14 +199,11 @@ TEST_P(WindowTest, ABeginningIsFoundByItsLastBlocks) {
     options.blocks.max_passed_contents = max_passed;
     Harness harness(options, depth());
     const EngineRequest first = MakeRequest("a", 40, 5), other = MakeRequest("b", 60, 20, 500);
-    harness.Add(first);
-    harness.RunToEnd();
-    harness.Add(other);
-    harness.RunToEnd();
+    harness.Run(first);
+    harness.Run(other);
     EXPECT_GT(harness.scheduler.blocks().pool().counts().lost[static_cast<size_t>(CacheLoss::kEvicted)], 2);
     EngineRequest again = MakeRequest("c", 40, 9);
-    harness.Add(again);
-    harness.RunToEnd();
+    harness.Run(again);
     ASSERT_FALSE(HasFatalFailure());
     // Without the tokens of lost blocks nothing leads to the others.
     EXPECT_EQ(harness.answers["c"].num_cached, max_passed == 0 ? 0 : 36);
@@ -224,15 +217,13 @@ TEST_P(WindowTest, ABeginningEndsWhereItsWindowIsWhole) {
     Harness harness(WindowOptions(/*num_blocks=*/26), depth());
     const EngineRequest first = MakeRequest("a", 70, 5), other = MakeRequest("b", length, 2, 500);
     for (const EngineRequest& request : {first, other}) {
-      harness.Add(request);
-      harness.RunToEnd();
+      harness.Run(request);
     }
     std::vector<EngineRequest> all = {first, other};
     for (int i = 0; i < 4; ++i) {  // shorter and shorter, also with another end
       all.push_back(MakeRequest("c" + std::to_string(i), 70 - 13 * i, 6));
       if (i % 2 == 1) SetPromptToken(all.back().prompt.size() - 1, 900, &all.back());
-      harness.Add(all.back());
-      harness.RunToEnd();
+      harness.Run(all.back());
     }
     ASSERT_FALSE(HasFatalFailure()) << length;
     ExpectExact(all, harness);
@@ -266,8 +257,7 @@ TEST_P(WindowTest, ASleepAtAnyMomentKeepsTheBlocksOfTheWindow) {
     options.blocks.num_host_blocks = 64;
     Harness harness(options, depth());
     const EngineRequest a = MakeRequest("a", 40, 40), b = MakeRequest("b", 6, 40, 400);
-    harness.Add(a);
-    harness.Add(b);
+    harness.Add(a, b);
     for (int i = 0; i < after; ++i) harness.Step();
     harness.SleepKeeping();
     harness.WakeKeeping();
@@ -282,8 +272,7 @@ TEST_P(WindowTest, ASleepAtAnyMomentKeepsTheBlocksOfTheWindow) {
 TEST_P(WindowTest, AfterALossAllIsComputedAgain) {
   Harness harness(WindowOptions(), depth());
   const EngineRequest a = MakeRequest("a", 40, 40), b = MakeRequest("b", 6, 40, 400);
-  harness.Add(a);
-  harness.Add(b);
+  harness.Add(a, b);
   for (int i = 0; i < 25; ++i) harness.Step();
   harness.Lose();
   harness.RunToEnd();
@@ -310,8 +299,7 @@ TEST_P(WindowTest, DraftsThatAreWrongFindTheWindowOfTheTokenBefore) {
   options.speculation = FakeDrafts(7, [](int64_t position) { return position % 5 == 0; });
   Harness harness(options, depth());
   const EngineRequest request = MakeRequest("a", 30, 60);
-  harness.Add(request);
-  harness.RunToEnd();
+  harness.Run(request);
   EXPECT_GT(harness.scheduler.speculation().num_drafts, 0);
   EXPECT_GT(harness.scheduler.stats().given_back_blocks, 10);
   ExpectExact({request}, harness);
@@ -321,8 +309,7 @@ TEST_P(WindowTest, BeamsKeepAllBlocks) {
   Harness harness(WindowOptions(/*num_blocks=*/200), depth());
   EngineRequest request = BeamRequest("b", 4, 30, 30);
   ParamsOf(&request)->ignore_eos = true;
-  harness.Add(request);
-  harness.RunToEnd();
+  harness.Run(request);
   EXPECT_EQ(harness.scheduler.stats().given_back_blocks, 0);
   ExpectExactAnswer(request, harness);
 }

@@ -46,8 +46,7 @@ TEST(WorkerDraftsTest, RightProposalsGiveTheSameTokensInFewerSteps) {
   for (size_t depth : {0u, 1u}) {
     Harness harness(WithDraftModel(8), depth);
     const EngineRequest request = MakeRequest("a", 5, 60);
-    harness.Add(request);
-    harness.RunToEnd();
+    harness.Run(request);
     EXPECT_EQ(harness.answers["a"].tokens, Reference(request));
     const SpeculationCounts& counts = harness.scheduler.speculation();
     EXPECT_GT(counts.num_drafts, 3);
@@ -86,8 +85,7 @@ TEST(WorkerDraftsTest, WrongProposalsChangeNothing) {
 // A sequence without drafts is asked one guess, and one with drafts as many as its next one may have.
 TEST(WorkerDraftsTest, AsksForWhatMayBecomeADraft) {
   Harness harness(WithDraftModel(4));
-  harness.Add(MakeRequest("a", 9, 30));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("a", 9, 30));
   bool had_draft = false;
   for (const v1::StepRequest& step : harness.steps) {
     if (step.sequences_size() == 0) continue;
@@ -105,8 +103,7 @@ TEST(WorkerDraftsTest, AreAskedForRarelyWhereTheyAreWrong) {
   for (size_t depth : {0u, 1u}) {
     Harness harness(WithDraftModel(4), depth, /*nan_token=*/-1, /*wrong_period=*/1);
     const EngineRequest request = MakeRequest("a", 9, 80);
-    harness.Add(request);
-    harness.RunToEnd();
+    harness.Run(request);
     EXPECT_EQ(harness.answers["a"].tokens, Reference(request));
     EXPECT_EQ(harness.scheduler.speculation().num_drafts, 0);
     EXPECT_GE(harness.worker.num_proposals(), 4);
@@ -116,8 +113,7 @@ TEST(WorkerDraftsTest, AreAskedForRarelyWhereTheyAreWrong) {
 
 int64_t NumAsked(Harness* harness, const EngineRequest& request) {
   const int64_t before = harness->worker.num_proposals();
-  harness->Add(request);
-  harness->RunToEnd();
+  harness->Run(request);
   EXPECT_EQ(harness->answers[request.id].tokens, Reference(request));
   return harness->worker.num_proposals() - before;
 }
@@ -165,8 +161,7 @@ TEST(WorkerDraftsTest, NothingIsAskedBehindTheEnd) {
     options.max_num_batched_tokens = 32;
     Harness harness(options);
     const EngineRequest request = MakeRequest("a", 10, max_tokens);
-    harness.Add(request);
-    harness.RunToEnd();
+    harness.Run(request);
     const int32_t end = std::min(10 + max_tokens, max_model_len);
     EXPECT_EQ(harness.answers["a"].tokens, FakeWorker::ReferenceTokens(request.prompt, end - 10));
     EXPECT_GT(harness.scheduler.speculation().num_drafts, 0);
@@ -182,9 +177,7 @@ TEST(WorkerDraftsTest, NothingIsAskedBehindTheEnd) {
     }
   }
   Harness harness(WithDraftModel(4));
-  harness.Add(MakeRequest("one", 5, 1));
-  harness.Add(MakeRequest("none", 5, 0, 50));
-  harness.RunToEnd();
+  harness.Run(MakeRequest("one", 5, 1), MakeRequest("none", 5, 0, 50));
   EXPECT_EQ(harness.worker.num_proposals(), 0);
 }
 
@@ -194,8 +187,7 @@ TEST(WorkerDraftsTest, AStopTokenEndsADraft) {
     EngineRequest request = MakeRequest("a", 5, 40);
     const Tokens wanted = FakeWorker::ReferenceTokens(request.prompt, place);
     OwnSampling(&request)->stop_token_ids = {wanted.back()};
-    harness.Add(request);
-    harness.RunToEnd();
+    harness.Run(request);
     EXPECT_EQ(harness.answers["a"].tokens, wanted);
     EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
   }
@@ -223,8 +215,7 @@ TEST(WorkerDraftsTest, ProposalsAreDroppedWithWhatIsComputed) {
 TEST(WorkerDraftsTest, AnAbortOrALossDropsThem) {
   Harness harness(WithDraftModel(8), 1);
   const EngineRequest request = MakeRequest("a", 5, 90), other = MakeRequest("b", 6, 90, 200);
-  harness.Add(request);
-  harness.Add(other);
+  harness.Add(request, other);
   int losses = 0;
   bool aborted = false;
   for (int i = 0; i < 1000 && harness.Step(); ++i) {

@@ -38,12 +38,8 @@ void Client::Begin() {
 }
 
 EngineRequest Client::MakeRequest() {
-  EngineRequest request;
-  request.id = id_;
-  request.prompt = prompt_;
-  SamplingParams greedy;
-  greedy.temperature = 0;
-  request.sampling = std::make_shared<const SamplingParams>(greedy);
+  EngineRequest request{.id = id_, .prompt = prompt_};
+  request.sampling = std::make_shared<const SamplingParams>(SamplingParams{.temperature = 0});
   request.max_tokens = max_tokens_;
   request.priority = static_cast<int32_t>(site_.world.random().Between(0, 2));
   return request;

@@ -40,9 +40,7 @@ Flags DrawCommonFlags(Site* site) {
 
 // How the model shares the devices; `slo`: the policy is ResidencyPolicy::kSlo.
 SharingModel DrawSharing(Random* random, const Flags& flags, bool slo) {
-  SharingModel sharing;
-  sharing.name = flags.served_model_name;
-  sharing.priority = static_cast<int>(random->Between(0, 2));
+  SharingModel sharing{.name = flags.served_model_name, .priority = static_cast<int>(random->Between(0, 2))};
   if (slo && random->Chance(0.7)) {
     sharing.targets.ttft = random->Between(absl::Milliseconds(50), absl::Seconds(2));
     sharing.targets.tpot = random->Between(absl::Milliseconds(2), absl::Milliseconds(100));

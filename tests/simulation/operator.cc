@@ -168,9 +168,7 @@ absl::Status Operator::Reload() {
 
 absl::Status Operator::Update() {
   const char weights = SomeWeights();
-  WeightsRequest request;
-  request.version = NextVersion(weights);
-  request.mode = SomeMode();
+  WeightsRequest request{.version = NextVersion(weights), .mode = SomeMode()};
   ASSIGN_OR_RETURN(const std::unique_ptr<WeightUpdate> update, engine_.BeginWeightUpdate(request));
   const bool gives_up = random_.Chance(0.15);
   for (v1::WeightChunk& chunk : AllTensors(static_cast<float>(weights))) {

@@ -102,8 +102,7 @@ std::string Summary::Describe() const {
 }
 
 Summary RunSeeds(const Scenario& scenario, const SeedRange& range, bool verbose, size_t max_failures) {
-  Summary summary;
-  summary.flag = scenario.flag;
+  Summary summary{.flag = scenario.flag};
   const uint64_t end = range.first + range.count;
   uint64_t next = range.first;
   while (next < end && summary.failures.size() < max_failures)

@@ -50,9 +50,7 @@ absl::Status SimulatedModel::Load() {
 
 absl::Status SimulatedModel::LoadGroup() {
   const Flags& flags = plan_.engine.flags;
-  ModelConfig config;
-  config.vocab_size = parts_.site->model.vocab_size;
-  config.stored_type = StorageType::kF32;
+  ModelConfig config{.vocab_size = parts_.site->model.vocab_size, .stored_type = StorageType::kF32};
   RETURN_IF_ERROR(group_.Start(config, flags.max_model_len, FilesOf(flags.model)));
   if (!flags.local_workers) parts_.fleet->StartRemote(flags, number_);
   RETURN_IF_ERROR(parts_.devices->MakeRoom());

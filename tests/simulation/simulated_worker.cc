@@ -499,8 +499,7 @@ void RunWorker(Site* site, int pid, const std::string& coordinator, const std::s
     builder.AddListeningPort(address, nullptr);
     builder.RegisterService(service.get());
     const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-    CoordinatorLinkOptions options;
-    options.coordinator = coordinator;
+    CoordinatorLinkOptions options{.coordinator = coordinator};
     const std::unique_ptr<CoordinatorLink> link = CoordinatorLink::Create(options);
     std::thread registration([&] {
       if (absl::Status status = link->Register(MakeRegisterRequest(*site, pid, address)); !status.ok()) {

@@ -12,8 +12,7 @@ std::vector<StepSample> SamplesOf(const CostModel& model) {
   for (const int64_t prefill : {0, 64, 512}) {
     for (const int64_t decodes : {0, 1, 8, 32}) {
       for (const int64_t context : {16, 900}) {
-        StepSample sample;
-        sample.load = {prefill, decodes, prefill + decodes * context};
+        StepSample sample{.load = {prefill, decodes, prefill + decodes * context}};
         sample.seconds = model.StepSeconds(sample.load);
         samples.push_back(sample);
       }

@@ -9,10 +9,7 @@
 namespace somnus {
 
 inline LoadRequest Request(int64_t id, int32_t input, int32_t output) {
-  LoadRequest request;
-  request.id = id;
-  request.input = input;
-  request.output = output;
+  LoadRequest request{.id = id, .input = input, .output = output};
   return request;
 }
 

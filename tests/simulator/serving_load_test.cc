@@ -32,9 +32,7 @@ Means MeansOf(const DrawnLoadOptions& options) {
 }
 
 TEST(ServingLoadTest, LengthsHaveThePapersMeans) {
-  DrawnLoadOptions options;
-  options.requests = 200000;
-  options.rate = 4;
+  DrawnLoadOptions options{.rate = 4, .requests = 200000};
   const Means sharegpt = MeansOf(options);
   EXPECT_NEAR(sharegpt.input, 161.31, 3);
   EXPECT_NEAR(sharegpt.output, 337.99, 7);  // pairs beyond the model's length are drawn again
@@ -46,8 +44,7 @@ TEST(ServingLoadTest, LengthsHaveThePapersMeans) {
 }
 
 TEST(ServingLoadTest, RequestsFitIntoTheModelAndArriveInOrder) {
-  DrawnLoadOptions options;
-  options.requests = 20000;
+  DrawnLoadOptions options{.requests = 20000};
   double last = 0;
   int64_t id = 0;
   for (const LoadRequest& request : All(DrawLoad(options).get())) {
@@ -62,8 +59,7 @@ TEST(ServingLoadTest, RequestsFitIntoTheModelAndArriveInOrder) {
 }
 
 TEST(ServingLoadTest, TheSeedDecides) {
-  DrawnLoadOptions options;
-  options.requests = 100;
+  DrawnLoadOptions options{.requests = 100};
   const std::vector<LoadRequest> first = All(DrawLoad(options).get()), again = All(DrawLoad(options).get());
   options.seed = 2;
   const std::vector<LoadRequest> other = All(DrawLoad(options).get());
@@ -78,10 +74,7 @@ TEST(ServingLoadTest, TheSeedDecides) {
 }
 
 TEST(ServingLoadTest, APrefixComesOnTopOfTheInput) {
-  DrawnLoadOptions options;
-  options.requests = 1000;
-  options.prefix_groups = 3;
-  options.prefix = 512;
+  DrawnLoadOptions options{.requests = 1000, .prefix_groups = 3, .prefix = 512};
   std::vector<int> groups(3, 0);
   for (const LoadRequest& request : All(DrawLoad(options).get())) {
     EXPECT_EQ(request.prefix, 512);

@@ -29,25 +29,17 @@ class Given : public RequestSource {
 };
 
 LoadRequest Request(double arrival_s, int32_t input, int32_t output) {
-  LoadRequest request;
-  request.arrival_s = arrival_s;
-  request.input = input;
-  request.output = output;
+  LoadRequest request{.arrival_s = arrival_s, .input = input, .output = output};
   return request;
 }
 
 SimulationOptions Options(ServingPolicy policy) {
-  SimulationOptions options;
-  options.policy = policy;
-  options.cost = kPaper;
+  SimulationOptions options{.policy = policy, .cost = kPaper};
   return options;
 }
 
 ServingOutcome Serve(const SimulationOptions& options, double rate, int64_t requests, uint64_t seed = 1) {
-  DrawnLoadOptions load;
-  load.rate = rate;
-  load.requests = requests;
-  load.seed = seed;
+  DrawnLoadOptions load{.rate = rate, .requests = requests, .seed = seed};
   const auto outcome = Simulate(options, DrawLoad(load).get());
   EXPECT_TRUE(outcome.ok()) << outcome.status();
   return *outcome;
@@ -237,17 +229,12 @@ TEST(HeadOfLineTest, TheServedSchedulerLetsAShortPromptPass) {
 }
 
 TEST(SvgChartTest, ChartsAreTextThatNamesWhatTheyShow) {
-  LineChart lines;
-  lines.title = "a < b";
-  lines.series = {{"ours", {{1, 0.5}, {2, 7}}}};
-  const std::string svg = ToSvg(lines);
+  const std::string svg = ToSvg(LineChart{.title = "a < b", .series = {{"ours", {{1, 0.5}, {2, 7}}}}});
   EXPECT_EQ(svg.substr(0, 4), "<svg");
   EXPECT_NE(svg.find("a &lt; b"), std::string::npos);
   EXPECT_NE(svg.find(">ours<"), std::string::npos);
   EXPECT_NE(svg.find("290.0,170.0 510.0,40.0"), std::string::npos);  // 7 is cut off at 1
-  BarChart bars;
-  bars.parts = {"live", "lost"};
-  bars.bars = {{"paged", {0.75, 0.25}}};
+  BarChart bars{.parts = {"live", "lost"}, .bars = {{"paged", {0.75, 0.25}}}};
   EXPECT_NE(ToSvg(bars).find(">75.0<"), std::string::npos);
   EXPECT_NE(ToSvg(bars).find(">paged<"), std::string::npos);
 }

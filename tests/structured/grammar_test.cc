@@ -217,8 +217,7 @@ TEST_F(Grammars, AJsonObjectIsAnObject) {
 }
 
 TEST_F(Grammars, ChoicesMayHoldAnyCharacter) {
-  GrammarSource source;
-  source.kind = GrammarKind::kChoice;
+  GrammarSource source{.kind = GrammarKind::kChoice};
   source.choices = {
       "yes",     "\"quoted\" \\ back", "line\nbreak", "[a-z] | (x)", "\u00e9\U0001F600", "yes sir", "",
       "\x01\x7f"};
@@ -359,10 +358,7 @@ TEST_F(Grammars, AMaskOfTheWrongSizeIsRefused) {
 }
 
 TEST_F(Grammars, TheEndOfTheVocabularyIsAnErrorNotAnEmptyMask) {
-  GrammarVocabulary vocabulary;
-  vocabulary.token_bytes = {"a", "b", ""};
-  vocabulary.end_tokens = {2};
-  vocabulary.rows = 3;
+  GrammarVocabulary vocabulary{.token_bytes = {"a", "b", ""}, .end_tokens = {2}, .rows = 3};
   auto compiler = *NewXgrammarCompiler(vocabulary, {});
   auto matcher = *(*compiler->Compile(SourceOf(GrammarKind::kRegex, "ac")))->NewMatcher();
   ASSERT_TRUE(matcher->Accept(0).ok());

@@ -238,9 +238,7 @@ TEST(GateTest, SaysWhatToDo) {
 }
 
 TEST(GateTest, BoundsText) {
-  GateOptions options;
-  options.max_bytes = 10;
-  EXPECT_EQ(Outcome(R"({"type":"integer"})", options), "refused at ");
+  EXPECT_EQ(Outcome(R"({"type":"integer"})", GateOptions{.max_bytes = 10}), "refused at ");
   EXPECT_EQ(Outcome("{\"type\":"), "refused at ");
 }
 
@@ -289,11 +287,7 @@ TEST(GateTest, BoundsCombinations) {
   EXPECT_EQ(written["$defs"].size(), 39);
 }
 
-TEST(GateTest, BoundsSteps) {
-  GateOptions options;
-  options.max_steps = 3;
-  EXPECT_EQ(Outcome(kClosed, options), "refused at ");
-}
+TEST(GateTest, BoundsSteps) { EXPECT_EQ(Outcome(kClosed, GateOptions{.max_steps = 3}), "refused at "); }
 
 TEST(GateTest, BoundsPatterns) {
   EXPECT_EQ(Outcome(R"({"type":"string","pattern":"^(a|bc)*a(a|bc){300}$","minLength":1,"maxLength":1000})"),

@@ -75,9 +75,7 @@ std::unique_ptr<GrammarCompiler> SmallCompiler(const GrammarLimits& limits) {
 }
 
 GrammarSource SourceOf(GrammarKind kind, std::string text) {
-  GrammarSource source;
-  source.kind = kind;
-  source.text = std::move(text);
+  GrammarSource source{.kind = kind, .text = std::move(text)};
   return source;
 }
 

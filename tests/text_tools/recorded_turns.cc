@@ -1,17 +1,38 @@
 #include "tests/text_tools/recorded_turns.h"
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "tests/text_tools/recorded_tables.h"
 
 namespace somnus {
+namespace {
+
+// A line of recorded_turns.jsonl; members that it lacks are empty.
+RecordedTurn TurnOf(const std::string& line) {
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  SOMNUS_CHECK(json.is_object());
+  const auto text = [&json](const char* name) { return json.value(name, std::string()); };
+  RecordedTurn turn{.title = text("title"),
+                    .tools = text("tools"),
+                    .reasoning = text("reasoning_format"),
+                    .starts_in_reasoning = json.value("starts_in_reasoning", false),
+                    .text = text("text"),
+                    .turn = {.reasoning = text("reasoning"), .content = text("content")}};
+  for (const nlohmann::json& call : json.value("calls", nlohmann::json::array()))
+    turn.turn.calls.push_back({.id = call[0], .name = call[1], .arguments = call[2]});
+  return turn;
+}
+
+}  // namespace
 
 const std::vector<RecordedTurn>& RecordedTurns() {
   static const auto* const turns = [] {
     auto* all = new std::vector<RecordedTurn>;
-    for (auto* part : {&JsonTurns, &NamedTurns, &TagTurns, &PythonicTurns, &RareTurns, &ReasoningTurns}) {
-      for (RecordedTurn& turn : part()) all->push_back(std::move(turn));
-    }
+    std::ifstream file("tests/text_tools/recorded_turns.jsonl");
+    for (std::string line; std::getline(file, line);) all->push_back(TurnOf(line));
+    SOMNUS_CHECK(!all->empty());
     return all;
   }();
   return *turns;

@@ -1,5 +1,6 @@
 #pragma once
-// Turns as models write them, format by format, with what they consist of.
+// Turns as models write them, format by format, with what they consist of: recorded_turns.jsonl, a line a
+// turn.
 
 #include <string>
 #include <vector>

@@ -17,9 +17,7 @@ using Json = nlohmann::json;
 
 // `piece`: bytes that the parser gets at once. Arguments of one spelling or another are one value.
 Json TurnOf(const Json& golden, size_t piece) {
-  RecordedTurn recorded;
-  recorded.tools = golden["tools"];
-  recorded.reasoning = golden["reasoning_format"];
+  RecordedTurn recorded{.tools = golden["tools"], .reasoning = golden["reasoning_format"]};
   const std::string text = golden["text"];
   const ToolSchemas schemas(RecordedTools());
   TurnParser parser(FormatOf(recorded), &schemas, OptionsOf(recorded));

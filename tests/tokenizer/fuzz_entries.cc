@@ -78,9 +78,7 @@ std::string CheckRound(const Tokenizer& tokenizer, absl::string_view bytes) {
 }  // namespace
 
 void FuzzChatTemplate(absl::string_view bytes) {
-  ChatTemplateLimits limits;
-  limits.max_steps = 20'000;
-  limits.max_output_bytes = 1 << 16;
+  ChatTemplateLimits limits{.max_steps = 20'000, .max_output_bytes = 1 << 16};
   const auto compiled = ChatTemplate::Compile(std::string(bytes), limits);
   if (!compiled.ok()) return;
   const absl::StatusOr<std::string> out = (*compiled)->Render(Conversation());

@@ -69,8 +69,7 @@ void ReadPreTokenizer(const json& node, TokenizerData* data) {
   if (!node.is_object()) return;
   using Kind = PreTokenizerStep::Kind;
   const std::string type = node.value("type", "");
-  PreTokenizerStep step;
-  step.behavior = node.value("behavior", "Isolated");
+  PreTokenizerStep step{.behavior = node.value("behavior", "Isolated")};
   if (type == "Sequence") {
     for (const json& child : node["pretokenizers"]) ReadPreTokenizer(child, data);
     return;

@@ -56,10 +56,7 @@ AddedToken Added(int32_t id, const std::string& content, bool special = true) {
 // that the test expects.
 Ids EncodePieces(std::vector<PreTokenizerStep> steps, const std::vector<std::string>& vocabulary,
                  const std::string& text) {
-  TokenizerData data;
-  data.tokens = vocabulary;
-  data.ignore_merges = true;
-  data.pre_tokenizer = std::move(steps);
+  TokenizerData data{.tokens = vocabulary, .pre_tokenizer = std::move(steps), .ignore_merges = true};
   return Make(std::move(data))->Encode(text, false);
 }
 
@@ -367,8 +364,7 @@ TEST(TokenizerTest, DecodersThatLookAcrossTokensAreRefused) {
 }
 
 TEST(TokenizerTest, MergesByScore) {
-  TokenizerData data;
-  data.tokens = {"a", "b", "c", "ab", "bc", "abc", "aa"};
+  TokenizerData data{.tokens = {"a", "b", "c", "ab", "bc", "abc", "aa"}};
   const float none = std::nanf("");
   data.merge_scores = {none, none, none, -2, -1, -3, -1};
   auto tokenizer = Make(data);

@@ -282,7 +282,3 @@ class CommandLine(unittest.TestCase):
     def test_version(self):
         for arguments in (("--version",), ("chat", "--version"), ("status", "--version")):
             self.assertRegex(self.run_somnus(*arguments).stdout, r"^somnus \d+\.\d+\.\d+\n$")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -32,10 +32,7 @@ TEST(DecodeLoop, AStepReadsTheKvCacheInItsOwnType) {
                                                                {DataType::kF32, 256},
                                                                {DataType::kF8E4M3, 64},
                                                                {DataType::kI8, 64 + 2 * 2 * sizeof(float)}}) {
-    DecodeLoopOptions options;
-    options.model = "tests/data/tiny/llama-rope3";
-    options.kv_cache_dtype = type;
-    const auto loop = Load(options);
+    const auto loop = Load(DecodeLoopOptions{.model = "tests/data/tiny/llama-rope3", .kv_cache_dtype = type});
     ASSERT_NE(loop, nullptr);
     EXPECT_EQ(loop->work().kv_token_bytes, bytes);
     const double read = DecodeBytes(loop->work(), 2, 40, 3);
@@ -48,9 +45,7 @@ TEST(DecodeLoop, AStepReadsTheKvCacheInItsOwnType) {
 }
 
 TEST(DecodeLoop, ProductsAreOfBytesWhereWeightsAreComputedAsStored) {
-  DecodeLoopOptions options;
-  options.model = "tests/data/packed/gptq4";
-  options.dequantize = false;
+  DecodeLoopOptions options{.model = "tests/data/packed/gptq4", .dequantize = false};
   const auto stored = Load(options);
   options.dequantize = true;
   const auto expanded = Load(options);

@@ -133,7 +133,3 @@ class GpuBench(unittest.TestCase):
         error = self.bench("--parts=chunks", "--chunk-sweep-bytes=2GiB", "--json-lines", self.file, code=1).stderr
         self.assertIn("--chunk-sweep-bytes: 2147483648 bytes are more than the device has left: ", error)
         self.assertIn(self.lines()[-1]["error"], error)
-
-
-if __name__ == "__main__":
-    unittest.main()

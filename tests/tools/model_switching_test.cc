@@ -87,8 +87,7 @@ TEST(ModelSwitchingTest, WakeUpsThatFailDelayOnly) {
     SCOPED_TRACE(seed);
     const Load load = MakeLoad(seed);
     std::mt19937_64 random(seed);
-    SwitchingOptions options;
-    options.wake_up_fails = [&](int) { return Draw(&random, 0, 2) == 0; };
+    SwitchingOptions options{.wake_up_fails = [&](int) { return Draw(&random, 0, 2) == 0; }};
     const SwitchingOutcome outcome =
         SimulateSwitching(load.models, load.requests, Planned(load.options), options);
     EXPECT_FALSE(outcome.stuck);
@@ -104,9 +103,7 @@ TEST(ModelSwitchingTest, APrefetchShortensTheWakeUpOfTheNextModel) {
   model.prefetch = absl::Seconds(4);
   model.sleep = absl::Milliseconds(50);
   model.step = absl::Milliseconds(10);
-  ResidencyOptions options;
-  options.device_memory_budget = 1;
-  options.host_memory_budget = 0;
+  ResidencyOptions options{.device_memory_budget = 1, .host_memory_budget = 0};
   std::vector<SimulatedModel> models(2, model);
   for (SimulatedModel& one : models) one.backup_bytes = 1;
   // The second model is called while the first one has ten seconds to compute.
@@ -131,8 +128,7 @@ TEST(ModelSwitchingTest, AlternatingRequestsDoNotThrash) {
   const std::vector<SimulatedModel> models(2, model);
   std::vector<SimulatedRequest> requests;
   for (int i = 0; i < 600; ++i) requests.push_back({i % 2, i * absl::Milliseconds(100), 5});
-  ResidencyOptions options;
-  options.device_memory_budget = 1;
+  ResidencyOptions options{.device_memory_budget = 1};
   const SwitchingOutcome naive = SimulateSwitching(
       models, requests,
       [](MonotonicTime, const std::vector<ModelView>& views) { return PlanNaiveLru(1, views); });
@@ -159,8 +155,7 @@ TEST(ModelSwitchingTest, NobodyStarvesBesideOneThatIsAlwaysBusy) {
   requests.push_back({1, absl::Seconds(10), 5});
   std::stable_sort(requests.begin(), requests.end(),
                    [](const auto& a, const auto& b) { return a.arrival < b.arrival; });
-  ResidencyOptions options;
-  options.device_memory_budget = 1;
+  ResidencyOptions options{.device_memory_budget = 1};
   const SwitchingOutcome outcome = SimulateSwitching(models, requests, Planned(options));
   for (size_t i = 0; i < requests.size(); ++i) {
     if (requests[i].model != 1) continue;
@@ -179,9 +174,7 @@ TEST(ModelSwitchingTest, TokensInTimeByTokenAndByRequest) {
   const std::vector<SimulatedModel> models(2, model);
   const std::vector<SimulatedRequest> requests = {{0, absl::ZeroDuration(), 1000},
                                                   {1, absl::Seconds(1), 1000}};
-  ResidencyOptions options;
-  options.device_memory_budget = 1;
-  options.max_wait = absl::InfiniteDuration();
+  ResidencyOptions options{.device_memory_budget = 1, .max_wait = absl::InfiniteDuration()};
   const auto in_time = [&](ResidencyPolicy policy) {
     options.policy = policy;
     const SwitchingOutcome outcome = SimulateSwitching(models, requests, Planned(options));

@@ -206,7 +206,3 @@ def bare_system():
         with open(os.path.join(CHROOT, "made"), "w", encoding="utf-8"):
             pass
     return CHROOT
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -66,7 +66,3 @@ class ProgramJson(unittest.TestCase):
         self.assertEqual(set(found["ns_per_block_op"]), {"1000", "100000", "1000000"})
         for name, nanoseconds in found["ns_per_block_op"].items():
             self.assertGreater(nanoseconds, 0, name)
-
-
-if __name__ == "__main__":
-    unittest.main()

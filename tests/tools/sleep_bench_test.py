@@ -195,7 +195,3 @@ class SleepBench(unittest.TestCase):
                               capture_output=True, timeout=300, stdin=subprocess.DEVNULL)
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertRegex(done.stderr, "(?m)^sleep_bench: .+")
-
-
-if __name__ == "__main__":
-    unittest.main()

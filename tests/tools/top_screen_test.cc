@@ -88,9 +88,7 @@ TEST(TopScreenTest, TextsOfClientsCannotMoveTheCursor) {
   facts.requests.rows[0].user = "\x9b";
   facts.requests.users.push_back({"u\033]0;x\a", 1, 1});
   facts.error = "e\033[1m";
-  TopView view;
-  view.question.match = "\033c";
-  view.note = "\033d";
+  TopView view{.question = {.match = "\033c"}, .note = "\033d"};
   const std::string text = Text(DrawTop(facts, view, 24, 120));
   EXPECT_FALSE(absl::StrContains(text, "\033")) << text;
   EXPECT_FALSE(absl::StrContains(text, "\r"));

@@ -13,8 +13,7 @@ namespace somnus {
 namespace {
 
 TraceExportOptions Of(const std::string& flag, const Environment& environment) {
-  TraceExportOptions options;
-  options.endpoint = flag;
+  TraceExportOptions options{.endpoint = flag};
   const absl::Status status = AddTraceEnvironment(environment, &options);
   EXPECT_TRUE(status.ok()) << status;
   return options;

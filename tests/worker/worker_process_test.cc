@@ -47,8 +47,7 @@ TEST(WorkerProcess, RegistersAnswersAndLeavesOnShutdown) {
 }
 
 TEST(WorkerProcess, ObeysOnlyWhoKnowsTheSecret) {
-  ClusterTrustOptions options;
-  options.secret = std::string(kMinSecretBytes, 's');
+  ClusterTrustOptions options{.secret = std::string(kMinSecretBytes, 's')};
   const ClusterTrust trust = ClusterTrust::Create(options).value();
   FakeCoordinator coordinator(trust);
   ASSERT_EQ(setenv(kClusterSecretVariable, options.secret.c_str(), 1), 0);

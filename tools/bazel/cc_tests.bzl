@@ -13,19 +13,28 @@ A test that has options, or "alone = True" (a test of what belongs to the proces
 GROUP = 8
 GROUPED = "grouped"
 SIZES = ["small", "medium", "large"]
-JOINED = ["name", "srcs", "deps", "data", "size", "linkstatic"]
+JOINED = ["data", "size", "linkstatic"]
+GTEST = ["@absl", "@gtest", "@gtest_main"]
 
-def cc_test(alone = False, **attributes):
-    """native.cc_test, which group_tests() may join with other tests of the folder.
+def cc_test(name, srcs = None, deps = [], alone = False, gtest = True, **attributes):
+    """native.cc_test with GoogleTest and Abseil, which group_tests() may join with other tests of the folder.
 
     Args:
+      name: of the test.
+      srcs: NAME.cc unless given.
+      deps: beside GoogleTest and Abseil.
       alone: the test runs in a process of its own.
-      **attributes: those of native.cc_test.
+      gtest: False for a test with a main() of its own, which depends on deps alone.
+      **attributes: further ones of native.cc_test.
     """
-    grouped = not alone and not [name for name in attributes if name not in JOINED]
-    if grouped:
+    if not alone and not [name for name in attributes if name not in JOINED]:
         attributes["tags"] = ["manual", GROUPED]
-    native.cc_test(**attributes)
+    native.cc_test(
+        name = name,
+        srcs = srcs or [name + ".cc"],
+        deps = deps + (GTEST if gtest else []),
+        **attributes
+    )
 
 def group_tests():
     """Declares tests_1, tests_2, ... of the tests that this BUILD file declared before, in the order of their names."""

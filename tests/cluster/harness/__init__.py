@@ -16,6 +16,11 @@ import time
 
 from cluster.harness import control
 
+try:
+    import grpc
+except ImportError:
+    grpc = None  # cases that need it are skipped
+
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
 SOMNUS = os.path.join(BIN, "tools", "somnus")

@@ -4,13 +4,8 @@ import queue
 import signal
 import unittest
 
-from cluster.harness import Cluster, expected, stubs, tiny, wait_until
+from cluster.harness import Cluster, expected, grpc, stubs, tiny, wait_until
 from cluster.harness.other_weights import second_checkpoint, tensors_of
-
-try:
-    import grpc
-except ImportError:
-    grpc = None
 
 MODEL = "llama-uneven"
 PROMPTS = [case["prompt"] for case in expected(MODEL) if not case["ambiguous"]]

@@ -1,4 +1,4 @@
-// best_of over gRPC, above a fake engine.
+// Bad words, beam search and best_of over gRPC, above a fake engine.
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -11,6 +11,57 @@
 
 namespace somnus {
 namespace {
+
+// As over HTTP; the tokens of the fixture are bytes.
+TEST_F(GrpcServicesTest, BadWordsAreNeverCompletedWhicheverTokensSpellThem) {
+  const auto sampling_with = [this](const std::vector<std::vector<int32_t>>& words) {
+    v1::GenerateRequest request = Request("abc", 5);
+    for (const auto& word : words)
+      request.mutable_sampling()->add_bad_words()->mutable_ids()->Add(word.begin(), word.end());
+    EXPECT_EQ(Text(request), "abcab");
+    return engine_->last_sampling();
+  };
+  const SamplingParams sampling = sampling_with({{' ', 'a', 'b'}, {'c'}});
+  EXPECT_EQ(sampling.bad_words, (std::vector<std::vector<int32_t>>{{' ', 'a', 'b'}, {'c'}}));
+  ASSERT_EQ(sampling.bad_texts.size(), 2u);
+  EXPECT_EQ(sampling.bad_texts[0].num_bytes, 2) << "white space around a word does not count";
+  EXPECT_EQ(sampling.bad_texts[0].pieces, (std::vector<BadText::Piece>{{'a', 0, 1}, {'b', 1, 2}}));
+  EXPECT_EQ(sampling.bad_texts[1].pieces, (std::vector<BadText::Piece>{{'c', 0, 1}}));
+  // Control tokens, white space and parts of a character spell no word: their ids alone are kept away.
+  for (const std::vector<int32_t>& ids :
+       std::vector<std::vector<int32_t>>{{ByteTokenizer::kEos}, {'a', ByteTokenizer::kEos}, {' '}, {0xC3}}) {
+    const SamplingParams exact = sampling_with({ids});
+    EXPECT_EQ(exact.bad_words, std::vector<std::vector<int32_t>>{ids});
+    EXPECT_TRUE(exact.bad_texts.empty());
+  }
+}
+
+TEST_F(GrpcServicesTest, BeamSearch) {
+  v1::GenerateRequest request = Request("abcd", 5);
+  request.mutable_sampling()->set_use_beam_search(true);
+  request.mutable_sampling()->set_n(3);
+  request.mutable_sampling()->set_length_penalty(0.5);
+  request.mutable_sampling()->set_early_stopping("false");
+  request.mutable_sampling()->add_bad_words()->add_ids(65);
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, request);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  ASSERT_EQ(response.choices_size(), 3) << "all answers come in the last response";
+  EXPECT_EQ(response.choices(0).text(), "abcd");
+  EXPECT_EQ(response.choices(1).text(), "bcd");
+  EXPECT_EQ(response.choices(1).finish_reason(), "stop");
+  EXPECT_EQ(response.choices(1).stop_reason(), "256");
+  EXPECT_EQ(response.usage().completion_tokens(), 4 + 3 + 2);
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_TRUE(reader->Finish().ok());
+  const SamplingParams sampling = engine_->last_sampling();
+  EXPECT_TRUE(sampling.bad_words.empty());
+  EXPECT_EQ(sampling.beam_search->length_penalty, 0.5);
+  EXPECT_EQ(sampling.beam_search->early_stopping, EarlyStopping::kHeuristic);
+  request.mutable_sampling()->set_early_stopping("soon");
+  EXPECT_EQ(Refused(request).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
 
 v1::GenerateRequest BestOf(v1::GenerateRequest request, int n, int best_of) {
   request.mutable_sampling()->set_n(n);
@@ -83,9 +134,7 @@ TEST_F(GrpcServicesTest, WhatCannotBeTheBestOfSeveral) {
 }
 
 TEST_F(GrpcServicesTest, CandidatesThatTakeTooMuchMemoryEnd) {
-  ApiLimits limits;
-  limits.max_response_bytes = 40'000;
-  Start(limits);
+  Start(ApiLimits{.max_response_bytes = 40'000});
   const grpc::Status status = Refused(BestOf(Request("abcd", 4000), 1, 2));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(status.error_message().rfind("best_of: ", 0), 0u) << status.error_message();
