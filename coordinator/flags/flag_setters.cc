@@ -29,10 +29,9 @@ absl::Status SetWorkers(const std::string& value, Flags* flags) {
 }
 
 absl::Status SetServedNames(const std::string& value, Flags* flags) {
-  constexpr size_t kMaxNames = 64;
   std::vector<std::string> names = absl::StrSplit(value, '\n');
-  if (names.size() > kMaxNames)
-    return absl::InvalidArgumentError(absl::StrCat("are more than ", kMaxNames, " names"));
+  if (names.size() > kMaxServedNames)
+    return absl::InvalidArgumentError(absl::StrCat("are more than ", kMaxServedNames, " names"));
   for (const std::string& name : names) {
     if (name.empty()) return absl::InvalidArgumentError("is empty");
   }
