@@ -161,13 +161,8 @@ TEST_F(ConsoleTest, TheStatusOfAModel) {
   auto trace = std::make_shared<StepTrace>(nullptr);
   trace->OnRecovered(absl::Milliseconds(300));
   auto latencies = std::make_shared<LatencySums>(nullptr);
-  EngineRequest request;
-  request.arrival = absl::UnixEpoch() + absl::Seconds(10);
-  latencies->OnRequestFinished(
-      request, {.num_output_tokens = 5,
-                .moments = {.scheduled = request.arrival, .first_token = request.arrival + absl::Seconds(1)},
-                .finished = request.arrival + absl::Seconds(3)});
-  latencies->OnRequestFinished(request, {.finished = request.arrival + absl::Seconds(9)});  // had no token
+  latencies->OnTokens({.num_tokens = 2, .has_first = true, .wait = absl::Seconds(1)});
+  latencies->OnTokens({.num_tokens = 3, .wait = absl::Seconds(2)});
   ServedModel model = FakeModel(engine_);
   model.trace = trace;
   model.latencies = latencies;

@@ -152,7 +152,7 @@ class Screen(unittest.TestCase):
     def test_filter_sort_and_explanation(self):
         self.hold("ann", "bob")
         top = self.top(rows=30, columns=110)
-        top.read_until("users: ")
+        top.read_until("users (by open):")
         top.type("\x1c/bob\r")  # Ctrl-\ is no key, and does not end a screen that nobody would restore
         top.read_until("with 'bob'")
         top.read_until("cmpl-bob")
@@ -163,6 +163,22 @@ class Screen(unittest.TestCase):
         top.read_until("not scheduled yet")
         top.type(" s")
         top.read_until("by tokens")
+        top.type("/\x1b\t\ts")
+        top.read_until("users (by wait):")
+        top.type("\x1b[B\r")
+        top.read_until("with 'bob'")
+        top.type("q")
+        self.assertEqual(top.wait(), 0)
+
+    def test_what_is_longer_than_the_screen_is_scrolled(self):
+        top = self.top(rows=10, columns=80)
+        top.read_until("q ends")
+        top.type("?")
+        top.read_until("lines 1 to 9 of")
+        top.type("\x1b[B")
+        top.read_until("lines 2 to 10 of")
+        top.type("x")
+        top.read_until("q ends")
         top.type("q")
         self.assertEqual(top.wait(), 0)
 
