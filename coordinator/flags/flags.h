@@ -75,6 +75,7 @@ struct Flags {
   ApiKeys api_keys;                   // of clients; empty: no key is required
   ApiKeys admin_api_keys;             // of operators; empty: no key is required
   std::string api_key_file, admin_api_key_file;  // further keys, which FinishFlags reads
+  std::string root_path;                         // "/llm", without a '/' at the end; empty: none
   bool tokenizer_info = false;                   // clients may ask /tokenizer_info
   bool trust_gateways = false;                   // clients' gRPC has gateways alone as clients
   CorsOptions cors;                              // of clients' HTTP
