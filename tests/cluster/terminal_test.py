@@ -3,6 +3,7 @@ import concurrent.futures
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -257,6 +258,46 @@ class Completions(unittest.TestCase):
             for name in names:
                 self.assertRegex(script, rf"\b{name}\b")
             self.assertIn("max-num-seqs", script)
+
+    def written(self, shell, name):
+        """The script of a shell, in a file of that name."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(run("completions", shell).stdout)
+        return path
+
+    @unittest.skipUnless(shutil.which("fish"), "fish is not here (tools/setup.sh tests installs it for root)")
+    def test_fish_completes(self):
+        path = self.written("fish", "somnus.fish")
+        for line, wanted in (("somnus sl", "sleep"), ("somnus serve --max-num-s", "--max-num-seqs"),
+                             ("somnus sleep --mode w", "wait"), ("somnus sleep --mode=w", "--mode=wait"),
+                             ("somnus completions f", "fish")):
+            done = subprocess.run(["fish", "--no-config", "-c", 'source $argv[1]; complete --do-complete $argv[2]', path, line],
+                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+            self.assertEqual(([one.split("\t")[0] for one in done.stdout.splitlines()], done.stderr), ([wanted], ""), line)
+
+    @unittest.skipUnless(shutil.which("zsh"), "zsh is not here (tools/setup.sh tests installs it for root)")
+    def test_zsh_completes(self):
+        """As the Debian package installs the script, and as ~/.zshrc sources it. A function stands in for the command, and
+        prints what it would get."""
+        path = self.written("zsh", "_somnus")
+        folder = os.path.dirname(path)
+        for setup in (f"fpath=({folder} $fpath); autoload -Uz compinit; compinit -u -D",
+                      f"autoload -Uz compinit; compinit -u -D; source {path}"):
+            zsh = Terminal(["-f", "-i"], {"TERM": "xterm", "PATH": os.environ["PATH"], "HOME": folder}, columns=200,
+                           program=shutil.which("zsh"))
+            self.addCleanup(zsh.kill)
+            zsh.type(f"{setup}; somnus() {{ print -r -- \"<$*>\" }}; print ready$((1 + 1))\n")
+            zsh.read_until("ready2")
+            for line, wanted in (("sl\t", "sleep"), ("serve --max-num-s\t", "serve --max-num-seqs"),
+                                 ("sleep --mode w\t", "sleep --mode wait"), ("sleep --mode=w\t", "sleep --mode=wait"),
+                                 ("completions f\t", "completions fish")):
+                zsh.type(f"somnus {line}\n")
+                zsh.read_until(f"<{wanted}>")
+            zsh.type("exit\n")
+            self.assertEqual(zsh.wait(), 0)
 
 
 if __name__ == "__main__":
