@@ -366,6 +366,9 @@ class Adapters(unittest.TestCase):
                 self.assertEqual(self.tokens("abc", LoRARequest("moving", 5, moving, load_inplace=inplace)), [alone[wanted]])
             with self.assertRaisesRegex(LookupError, "adapter_config.json"):
                 self.tokens("abc", LoRARequest("nowhere", 6, "/nowhere"))
+            self.assertEqual(self.tokens("abc", self.adapters[0]), [self.merged])
+            with self.assertRaisesRegex(LookupError, "adapter_config.json"):
+                self.tokens("abc", LoRARequest("poet", 8, "/nowhere"))
             with self.assertRaisesRegex(ValueError, "is a served model"):
                 self.tokens("abc", LoRARequest(MODEL, 7, moving))
             with self.assertRaisesRegex(ValueError, "lora_request: 1 for 2"):

@@ -7,7 +7,7 @@ import urllib.parse
 from typing import Any, AsyncGenerator, AsyncIterator, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from somnus.engine_process import EngineProcess
-from somnus.errors import EngineDeadError
+from somnus.errors import ConflictError, EngineDeadError
 from somnus.http_client import HttpClient, HttpError
 from somnus.lora import Adapters, LoRARequest
 from somnus.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, Logprob, PositionLogprobs, RequestOutput
@@ -18,7 +18,7 @@ _TOKEN_ID = "token_id:"
 _MAX_CONNECTIONS = 512
 _AGAIN_S = 0.05  # until a request is sent again for which the queue had no room
 _MAX_TOKEN_TEXTS = 1 << 20
-_OTHER_ERRORS = {404: LookupError, 409: RuntimeError, 501: NotImplementedError}
+_OTHER_ERRORS = {404: LookupError, 409: ConflictError, 501: NotImplementedError}
 
 
 @dataclasses.dataclass

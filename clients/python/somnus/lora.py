@@ -5,6 +5,8 @@ import dataclasses
 import os
 from typing import Any, AsyncIterator, Awaitable, Callable, Dict, Iterable, List, Optional
 
+from somnus.errors import ConflictError
+
 
 @dataclasses.dataclass(frozen=True)
 class LoRARequest:
@@ -94,12 +96,12 @@ class Adapters:
             return False
         self._changing = True
         try:
-            return await self._load(request) or await self._unload_one(request.lora_name)
+            return await self._load(request, old) or await self._unload_one()
         finally:
             self._changing = False
             self._tell_waiting()
 
-    async def _load(self, request: LoRARequest) -> bool:
+    async def _load(self, request: LoRARequest, old: Optional[_Loaded]) -> bool:
         """False: there is no place. Where the caller is cancelled nobody knows whether the engine has the adapter: the adapter
         stays among the loaded ones, and the next load replaces it."""
         loaded = self._loaded[request.lora_name] = _Loaded(request)
@@ -107,20 +109,21 @@ class Adapters:
             await self._operate("/v1/load_lora_adapter", {
                 "lora_name": request.lora_name, "lora_path": os.path.abspath(os.path.expanduser(request.lora_path)),
                 "load_inplace": True})
-        except RuntimeError:
+        except Exception as error:
             del self._loaded[request.lora_name]
-            if not self._loaded:
+            if old is not None:  # the engine has kept it
+                old.current = False
+                self._loaded[request.lora_name] = old
+            if not self._loaded or not isinstance(error, ConflictError):
                 raise
             return False
-        except (ValueError, LookupError):
-            del self._loaded[request.lora_name]
-            raise
         loaded.current = True
         return True
 
-    async def _unload_one(self, but: str) -> bool:
+    async def _unload_one(self) -> bool:
         for name, loaded in self._loaded.items():
-            if loaded.users == 0 and name != but:
+            if loaded.users == 0:
+                loaded.current = False
                 with contextlib.suppress(LookupError):  # a load that was cancelled
                     await self._operate("/v1/unload_lora_adapter", {"lora_name": name})
                 del self._loaded[name]
