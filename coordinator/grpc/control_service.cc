@@ -74,9 +74,9 @@ void Fill(const EngineStats& stats, v1::SchedulingCounters* counters) {
 }
 
 void Fill(const Latencies& sums, v1::TokenLatencies* latency) {
-  latency->set_first_tokens(sums.num_first_tokens);
+  latency->set_num_first_tokens(sums.num_first_tokens);
   latency->set_first_token_s(absl::ToDoubleSeconds(sums.first_tokens));
-  latency->set_further_tokens(sums.num_further_tokens);
+  latency->set_num_further_tokens(sums.num_further_tokens);
   latency->set_further_token_s(absl::ToDoubleSeconds(sums.further_tokens));
 }
 

@@ -180,9 +180,9 @@ TEST_F(ConsoleTest, TheStatusOfAModel) {
   EXPECT_EQ(one["model"], "fake");
   EXPECT_EQ(one["state"], "awake");
   EXPECT_TRUE(one["state_report"].is_null());
-  EXPECT_EQ(one["latency"]["first_tokens"], 1);
+  EXPECT_EQ(one["latency"]["num_first_tokens"], 1);
   EXPECT_EQ(one["latency"]["first_token_s"], 1.0);
-  EXPECT_EQ(one["latency"]["further_tokens"], 4);
+  EXPECT_EQ(one["latency"]["num_further_tokens"], 4);
   EXPECT_EQ(one["latency"]["further_token_s"], 2.0);
   const Json& detail = status["detail"];
   EXPECT_EQ(detail["ranks"][0]["bytes_by_tag"]["weights"], 7);

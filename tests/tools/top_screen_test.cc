@@ -108,12 +108,12 @@ TEST(TopScreenTest, TheUsersOfRequestsAreATable) {
 TEST(TopScreenTest, MeanWaitsSinceTheLastLook) {
   TopFacts facts = Facts(1, 0);
   v1::TokenLatencies* before = facts.before.mutable_models(0)->mutable_latency();
-  before->set_first_tokens(3);
+  before->set_num_first_tokens(3);
   before->set_first_token_s(30);
   v1::TokenLatencies* now = facts.models.mutable_models(0)->mutable_latency();
-  now->set_first_tokens(5);
+  now->set_num_first_tokens(5);
   now->set_first_token_s(33);
-  now->set_further_tokens(100);
+  now->set_num_further_tokens(100);
   now->set_further_token_s(2.5);
   const std::string text = Text(DrawTop(facts, {}, 24, 80));
   EXPECT_TRUE(absl::StrContains(text, "  TTFT   TPOT")) << text;

@@ -112,9 +112,9 @@ Row SchedulingRow(const v1::ModelStatus& model, const v1::ModelStatus& before, a
           ShareCell(now.prefix_cache_hits() - then.prefix_cache_hits(),
                     now.prefix_cache_queries() - then.prefix_cache_queries()),
           begun > 0 ? absl::StrFormat("%.3f s", (now.queue_s() - then.queue_s()) / begun) : "-",
-          MeanWait(latency.first_tokens() - earlier.first_tokens(),
+          MeanWait(latency.num_first_tokens() - earlier.num_first_tokens(),
                    latency.first_token_s() - earlier.first_token_s()),
-          MeanWait(latency.further_tokens() - earlier.further_tokens(),
+          MeanWait(latency.num_further_tokens() - earlier.num_further_tokens(),
                    latency.further_token_s() - earlier.further_token_s()),
           ShareCell(now.accepted_draft_tokens() - then.accepted_draft_tokens(),
                     now.draft_tokens() - then.draft_tokens()),
@@ -122,9 +122,9 @@ Row SchedulingRow(const v1::ModelStatus& model, const v1::ModelStatus& before, a
 }
 
 nlohmann::ordered_json LatencyJson(const v1::TokenLatencies& latency) {
-  return {{"first_tokens", latency.first_tokens()},
+  return {{"num_first_tokens", latency.num_first_tokens()},
           {"first_token_s", latency.first_token_s()},
-          {"further_tokens", latency.further_tokens()},
+          {"num_further_tokens", latency.num_further_tokens()},
           {"further_token_s", latency.further_token_s()}};
 }
 
