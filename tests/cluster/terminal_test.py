@@ -232,6 +232,13 @@ class Errors(unittest.TestCase):
         logs.read_until("unexpected argument '[2Jx'")
         self.assertEqual(logs.wait(), 2)
 
+    def test_output_that_cannot_be_written_is_an_error(self):
+        for command in (["--help"], ["list"], ["completions", "bash"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([SOMNUS, *command], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True,
+                                      check=False)
+            self.assertEqual((done.returncode, done.stderr), (1, "error: standard output cannot be written\n"), command)
+
 
 class Completions(unittest.TestCase):
     @classmethod
