@@ -245,10 +245,13 @@ class Completions(unittest.TestCase):
     def setUpClass(cls):
         cls.bash = run("completions", "bash").stdout
 
+    @staticmethod
+    def environment():
+        return {**os.environ, "PATH": f"{os.path.dirname(SOMNUS)}:{os.environ['PATH']}"}
+
     def complete(self, *words):
         done = subprocess.run(["bash", "-c", f'{self.bash}\nCOMP_WORDS=("$@")\nCOMP_CWORD=$(($# - 1))\n_somnus\nprintf "%s\\n" "${{COMPREPLY[@]}}"', "-",
-                               "somnus", *words], capture_output=True, text=True, check=True,
-                              env={**os.environ, "PATH": f"{os.path.dirname(SOMNUS)}:{os.environ['PATH']}"})
+                               "somnus", *words], capture_output=True, text=True, check=True, env=self.environment())
         return done.stdout.split()
 
     def test_commands_flags_and_values(self):
@@ -282,7 +285,7 @@ class Completions(unittest.TestCase):
                              ("somnus sleep --mode w", "wait"), ("somnus sleep --mode=w", "--mode=wait"),
                              ("somnus completions f", "fish")):
             done = subprocess.run(["fish", "--no-config", "-c", 'source $argv[1]; complete --do-complete $argv[2]', path, line],
-                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, env=self.environment())
             self.assertEqual(([one.split("\t")[0] for one in done.stdout.splitlines()], done.stderr), ([wanted], ""), line)
 
     @unittest.skipUnless(shutil.which("zsh"), "zsh is not here (tools/setup.sh tests installs it for root)")
