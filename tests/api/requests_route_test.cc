@@ -39,7 +39,8 @@ TEST_F(RequestsRouteTest, OpenOnesAndEndedOnesAreListed) {
   EXPECT_EQ(open["counts"], (Json{{"waiting", 3}, {"running", 0}, {"preempted", 0}, {"ended", 0}}));
   const auto users = [this](const std::string& query) {
     std::vector<std::string> names;
-    for (const Json& user : List(query)["users"]) names.push_back(user["user"]);
+    const Json list = List(query);
+    for (const Json& user : list["users"]) names.push_back(user["user"]);
     return names;
   };
   replies.push_back(Begin("four", "two"));
