@@ -90,6 +90,7 @@ class FrontImpl : public Front {
     http.limits = flags_.limits;
     http.cors = flags_.cors;
     http.admin_allowed_hosts = flags_.admin_allowed_hosts;
+    http.root_path = flags_.root_path;
     http.console = flags_.console;
     http.tokenizer_info = flags_.tokenizer_info;
     http.request_id_headers = flags_.request_id_headers;

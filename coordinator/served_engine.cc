@@ -1,5 +1,6 @@
 #include "coordinator/served_engine.h"
 
+#include <chrono>
 #include <filesystem>
 #include <future>
 #include <optional>
@@ -192,13 +193,18 @@ class ServedEngineImpl : public ServedEngine {
     text_ = std::async(std::launch::async,
                        [this, chat] { return ReadTextParts(*checkpoint_, flags_.model, chat, LogName()); });
     RETURN_IF_ERROR(workers_.Start(checkpoint_->config(), max_model_len_, fingerprint));
+    // A model that is refused already, as one without a tokenizer, reads no weights.
+    if (text_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+      read_text_ = text_.get();
+      RETURN_IF_ERROR(read_text_->status());
+    }
     if (!workers_.adopted()) RETURN_IF_ERROR(make_room());
     ASSIGN_OR_RETURN(plans_, workers_.Load());
     return absl::OkStatus();
   }
 
   absl::StatusOr<ServedModel> Serve(SharedDevices* devices) override {
-    ASSIGN_OR_RETURN(TextParts parts, text_.get());
+    ASSIGN_OR_RETURN(TextParts parts, read_text_.has_value() ? *std::move(read_text_) : text_.get());
     keeper_ = std::make_unique<WeightsKeeper>(trace_.get(), flags_.run_dir, LogName());
     const ModelConfig& config = checkpoint_->config();
     CacheConfigInfo cache;
@@ -415,6 +421,7 @@ class ServedEngineImpl : public ServedEngine {
   std::shared_ptr<LatencySums> latencies_;       // tells metrics_
   std::shared_ptr<StepTrace> trace_;             // what the engine reports to; it tells latencies_
   std::future<absl::StatusOr<TextParts>> text_;  // ends before the checkpoint that it reads
+  std::optional<absl::StatusOr<TextParts>> read_text_;
   ReplicaGroups workers_;
   std::vector<KvPlan> plans_;
   std::shared_ptr<KvEventLog> kv_events_;      // of all replicas; null: there is none

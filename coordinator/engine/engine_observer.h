@@ -72,6 +72,13 @@ struct SelfCheckEvent {
   absl::Duration duration;  // of the check alone
 };
 
+// Tokens that a request has got from one step.
+struct TokensEvent {
+  int32_t num_tokens = 1;
+  bool has_first = false;  // the request had none before
+  absl::Duration wait;     // since its last tokens; of the first since its arrival
+};
+
 // A request that has ended.
 struct FinishedRequest {
   FinishReason reason = FinishReason::kNone;
@@ -97,6 +104,7 @@ class EngineObserver {
   virtual ~EngineObserver() = default;
   // The request was scheduled for the first time.
   virtual void OnRequestScheduled(const EngineRequest& /*request*/) {}
+  virtual void OnTokens(const TokensEvent& /*event*/) {}
   // A request ends because its time is over; OnRequestFinished follows.
   virtual void OnRequestExpired(ExpiryCause /*cause*/) {}
   virtual void OnStep(const StepEvent& event) = 0;
@@ -118,6 +126,9 @@ class PassingObserver : public EngineObserver {
 
   void OnRequestScheduled(const EngineRequest& request) override {
     if (next_ != nullptr) next_->OnRequestScheduled(request);
+  }
+  void OnTokens(const TokensEvent& event) override {
+    if (next_ != nullptr) next_->OnTokens(event);
   }
   void OnRequestExpired(ExpiryCause cause) override {
     if (next_ != nullptr) next_->OnRequestExpired(cause);

@@ -1,5 +1,6 @@
 #include "coordinator/engine/loop_requests.h"
 
+#include <algorithm>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -67,6 +68,13 @@ void LoopRequests::Deliver(SequenceOutput output, absl::Time now) {
   const bool has_tokens = !output.output.token_ids.empty() || !output.output.beams.empty();
   const bool is_first = has_tokens && sequence.moments.first_token == absl::InfinitePast();
   if (is_first) sequence.moments.first_token = now;
+  if (has_tokens) {
+    const absl::Time since = is_first ? sequence.request.arrival : sequence.moments.last_token;
+    parts_.observer.OnTokens({.num_tokens = static_cast<int32_t>(output.output.token_ids.size()),
+                              .has_first = is_first,
+                              .wait = std::max(absl::ZeroDuration(), now - since)});
+    sequence.moments.last_token = now;
+  }
   if (RequestTrail* const trail = sequence.request.trail.get(); trail != nullptr) {
     trail->AddTokens(static_cast<int64_t>(output.output.token_ids.size()));
     if (is_first) trail->Note(TrailEvent::kFirstToken);

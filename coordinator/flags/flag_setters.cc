@@ -1,5 +1,8 @@
 #include "coordinator/flags/flag_setters.h"
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -29,15 +32,25 @@ absl::Status SetWorkers(const std::string& value, Flags* flags) {
 }
 
 absl::Status SetServedNames(const std::string& value, Flags* flags) {
-  constexpr size_t kMaxNames = 64;
   std::vector<std::string> names = absl::StrSplit(value, '\n');
-  if (names.size() > kMaxNames)
-    return absl::InvalidArgumentError(absl::StrCat("are more than ", kMaxNames, " names"));
+  if (names.size() > kMaxServedNames)
+    return absl::InvalidArgumentError(absl::StrCat("are more than ", kMaxServedNames, " names"));
   for (const std::string& name : names) {
     if (name.empty()) return absl::InvalidArgumentError("is empty");
   }
   flags->served_model_name = names.front();
   flags->model_aliases.assign(names.begin() + 1, names.end());
+  return absl::OkStatus();
+}
+
+absl::Status SetRootPath(const std::string& value, Flags* flags) {
+  const std::string root(absl::StripSuffix(value, "/"));
+  const bool is_path = std::all_of(root.begin(), root.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("/-._~", c);
+  });
+  if (!value.empty() && (value[0] != '/' || !is_path || absl::StrContains(value, "//")))
+    return absl::InvalidArgumentError("is no path as /llm, of letters, digits and -._~");
+  flags->root_path = root;
   return absl::OkStatus();
 }
 

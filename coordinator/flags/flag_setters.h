@@ -13,6 +13,8 @@ namespace somnus {
 absl::Status SetWorkers(const std::string& value, Flags* flags);
 // Names, one in a line: the model's name, then its aliases.
 absl::Status SetServedNames(const std::string& value, Flags* flags);
+// "/llm" or "/llm/".
+absl::Status SetRootPath(const std::string& value, Flags* flags);
 absl::Status SetKvCacheDType(const std::string& value, Flags* flags);
 // "auto", "off" or a node's number.
 absl::Status SetNuma(const std::string& value, Flags* flags);

@@ -122,6 +122,11 @@ FlagGroup ListenerFlags(Flags* f) {
                      "further keys of operators, in the same form; the log and the status name the operator "
                      "of a call")
               .Shows("PATH"),
+          Flag::Custom(
+              "root-path", "PREFIX", "", [f](const std::string& path) { return SetRootPath(path, f); },
+              "as /llm: paths of both HTTP ports may begin with it, where a proxy in front serves this "
+              "server "
+              "under that path and does not take it off"),
           Flag::Switch(
               "enable-tokenizer-info-endpoint", &f->tokenizer_info,
               "clients may read the tokenizer's settings and the chat template (GET /tokenizer_info)"),

@@ -36,10 +36,12 @@ inline constexpr int32_t kMaxWorkers = 64;
 inline constexpr int32_t kMaxReplicas = 64;
 
 inline constexpr size_t kMaxModels = 1024;
+inline constexpr size_t kMaxServedNames = 64;  // of one model
 
 struct ModelPath {
   std::string name;  // empty: the model's own
   std::string path;
+  std::vector<std::string> aliases;  // further names, under which clients may ask for the model
   std::vector<std::string> flags;  // of this model alone, as on a command line; the table has taken the flags
   std::string source;              // of `flags`, for error messages: "--config: models.textproto:7: "
 };
@@ -73,6 +75,7 @@ struct Flags {
   ApiKeys api_keys;                   // of clients; empty: no key is required
   ApiKeys admin_api_keys;             // of operators; empty: no key is required
   std::string api_key_file, admin_api_key_file;  // further keys, which FinishFlags reads
+  std::string root_path;                         // "/llm", without a '/' at the end; empty: none
   bool tokenizer_info = false;                   // clients may ask /tokenizer_info
   bool trust_gateways = false;                   // clients' gRPC has gateways alone as clients
   CorsOptions cors;                              // of clients' HTTP

@@ -64,6 +64,20 @@ void SetOwn(const std::vector<std::string>& args, Flags* flags) {
   SOMNUS_CHECK(ParseArgs(CoordinatorFlags(flags), args).ok());
 }
 
+// Clients ask for a model by any of its names.
+absl::Status CheckNames(const std::vector<ModelPath>& models) {
+  std::set<std::string> names;
+  for (const ModelPath& model : models) {
+    std::vector<std::string> own = model.aliases;
+    own.push_back(model.name);
+    for (const std::string& name : own) {
+      if (!names.insert(name).second)
+        return absl::InvalidArgumentError(absl::StrCat("--model: two models are named ", name));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSeveral(const Flags& flags) {
   const auto refuse = [](const char* flag, const char* why) {
     return absl::InvalidArgumentError(absl::StrCat(flag, ": ", why));
@@ -72,8 +86,6 @@ absl::Status CheckSeveral(const Flags& flags) {
     return refuse("--served-model-name", "all models have the names that --model=NAME=PATH gives them");
   if (!flags.local_workers || flags.discover_workers)
     return refuse("--workers", "several models need workers of this host: local:N");
-  if (!flags.model_aliases.empty())
-    return refuse("--served-model-name", "further names are for one model alone");
   const bool slo = flags.devices.residency.policy == ResidencyPolicy::kSlo;
   if (!slo && !flags.model_ttft_targets.empty())
     return refuse("--model-ttft-target", "is for --residency-policy=slo");
@@ -86,13 +98,7 @@ absl::Status CheckSeveral(const Flags& flags) {
           absl::StrCat("'", module.name, "' needs base_model_name, since several ", "models are served")
               .c_str());
   }
-  for (size_t i = 0; i < flags.models.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      if (flags.models[i].name == flags.models[j].name)
-        return refuse("--model", absl::StrCat("two models are named ", flags.models[i].name).c_str());
-    }
-  }
-  return absl::OkStatus();
+  return CheckNames(flags.models);
 }
 
 absl::Status CheckOne(const Flags& flags) {
@@ -204,13 +210,19 @@ absl::Status FinishModels(const Environment& environment, Flags* flags) {
   RETURN_IF_ERROR(FindModels(environment, flags));
   if (flags->models.size() == 1 && flags->model.empty()) {
     flags->model = flags->models[0].path;
-    if (flags->served_model_name.empty()) flags->served_model_name = flags->models[0].name;
+    if (flags->served_model_name.empty()) {
+      flags->served_model_name = flags->models[0].name;
+      flags->model_aliases = flags->models[0].aliases;
+    }
     SetOwn(flags->models[0].flags, flags);
     flags->models.clear();
   }
   if (flags->models.empty()) return CheckOne(*flags);
-  if (!flags->model.empty())
-    flags->models.insert(flags->models.begin(), {.name = flags->served_model_name, .path = flags->model});
+  if (!flags->model.empty()) {
+    flags->models.insert(
+        flags->models.begin(),
+        {.name = flags->served_model_name, .path = flags->model, .aliases = flags->model_aliases});
+  }
   return CheckSeveral(*flags);
 }
 
@@ -238,6 +250,7 @@ std::vector<Flags> OfEachModel(const Flags& flags) {
     each.push_back(flags);
     each.back().model = model.path;
     each.back().served_model_name = model.name;
+    each.back().model_aliases = model.aliases;
     if (!flags.run_dir.empty()) each.back().run_dir = RunDir::ModelPath(flags.run_dir, model.name);
     std::vector<LoraModule>& adapters = each.back().lora.modules;
     std::erase_if(adapters, [&](const LoraModule& module) { return module.base != model.name; });

@@ -26,6 +26,7 @@ using google::protobuf::Message;
 using Lines = google::protobuf::TextFormat::ParseInfoTree;
 
 constexpr absl::string_view kName = "name", kPath = "path", kPinned = "pinned", kFlags = "flags";
+constexpr absl::string_view kServedModelName = "served_model_name";
 
 // A group of the table is about all models, or about each single model except for some of the group's flags.
 constexpr absl::string_view kGroupsOfOneModel[] = {
@@ -133,7 +134,9 @@ class Config {
       const FlagTable all = CoordinatorFlags(flags);
       for (const Setting& setting : SettingsOf(config_.models(i), LinesOf(i))) {
         if (setting.field == kName || setting.field == kPath) continue;
-        if (setting.field == kPinned) {
+        if (setting.field == kServedModelName) {
+          RETURN_IF_ERROR(AddAlias(setting, &model));
+        } else if (setting.field == kPinned) {
           SetPinned(model.name, setting.value == "true", flags);
         } else if (IsBesideOthers(setting.field)) {
           const std::string named = absl::StrCat(model.name, "=", setting.value);
@@ -200,6 +203,17 @@ class Config {
     if (!names->insert(name).second) return Refuse(line, kName, absl::StrCat("two models are named ", name));
     if (config_.models(model).path().empty())
       return Refuse(LineOf(model, "path"), kPath, "a model needs one");
+    return absl::OkStatus();
+  }
+
+  absl::Status AddAlias(const Setting& setting, ModelPath* model) const {
+    if (setting.value.empty()) return Refuse(setting.line, setting.field, "is empty");
+    if (setting.value == model->name || Has(model->aliases, setting.value))
+      return Refuse(setting.line, setting.field,
+                    absl::StrCat("the model is named ", setting.value, " already"));
+    if (model->aliases.size() + 2 > kMaxServedNames)
+      return Refuse(setting.line, setting.field, absl::StrCat("more than ", kMaxServedNames, " names"));
+    model->aliases.push_back(setting.value);
     return absl::OkStatus();
   }
 

@@ -12,6 +12,7 @@
 #include "coordinator/grpc/calls/grpc_call.h"
 #include "coordinator/grpc/control_fields.h"
 #include "coordinator/grpc/status_messages.h"
+#include "coordinator/metrics/latency_sums.h"
 #include "coordinator/operators/adapter_calls.h"
 #include "coordinator/operators/lifecycle_calls.h"
 #include "proto/status.h"
@@ -72,6 +73,13 @@ void Fill(const EngineStats& stats, v1::SchedulingCounters* counters) {
   counters->set_accepted_draft_tokens(stats.speculation.num_accepted_tokens);
 }
 
+void Fill(const Latencies& sums, v1::TokenLatencies* latency) {
+  latency->set_num_first_tokens(sums.num_first_tokens);
+  latency->set_first_token_s(absl::ToDoubleSeconds(sums.first_tokens));
+  latency->set_num_further_tokens(sums.num_further_tokens);
+  latency->set_further_token_s(absl::ToDoubleSeconds(sums.further_tokens));
+}
+
 void Fill(const ServedModel& model, v1::ModelStatus* status) {
   const EngineStats stats = model.engine->Stats();
   status->set_model(model.name);
@@ -102,6 +110,7 @@ void Fill(const ServedModel& model, v1::ModelStatus* status) {
   status->set_decode_step_s(absl::ToDoubleSeconds(stats.decode_step_time));
   status->set_oldest_wait_s(absl::ToDoubleSeconds(stats.oldest_wait));
   Fill(stats, status->mutable_scheduling());
+  if (model.latencies != nullptr) Fill(model.latencies->Sums(), status->mutable_latency());
 }
 
 }  // namespace

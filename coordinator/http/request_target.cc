@@ -58,4 +58,11 @@ RequestTarget ParseTarget(absl::string_view target) {
   return parsed;
 }
 
+std::string BelowRoot(absl::string_view root, std::string path_and_query) {
+  const bool is_below = !root.empty() && absl::StartsWith(path_and_query, root) &&
+                        path_and_query.size() > root.size() && path_and_query[root.size()] == '/';
+  if (is_below) path_and_query.erase(0, root.size());
+  return path_and_query;
+}
+
 }  // namespace somnus

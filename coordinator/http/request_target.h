@@ -16,4 +16,8 @@ struct RequestTarget {
 // escapes of letters, digits, '-', '.', '_' and '~' ("%2D") are decoded; the remaining bytes do not change.
 RequestTarget ParseTarget(absl::string_view target);
 
+// The path and query without `root`, a prefix of paths as "/llm" that a proxy in front has left: "/models" of
+// "/llm/models". Paths that do not begin so, and all where `root` is empty, do not change.
+std::string BelowRoot(absl::string_view root, std::string path_and_query);
+
 }  // namespace somnus

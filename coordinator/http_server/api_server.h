@@ -61,9 +61,10 @@ struct ApiServerOptions {
   const Heartbeats* heartbeats = &Heartbeats::OfProcess();  // of the loops that /livez asks
   std::shared_ptr<RequestRecorder> recorder;  // of requests, but for those of routes that are not counted;
                                               // may be null
-  bool console = true;                        // pages for browsers (coordinator/console)
-  bool tokenizer_info = false;                // GET /tokenizer_info is not refused
-  bool request_id_headers = false;            // the response to a request without X-Request-Id has a new id
+  std::string root_path;            // "/llm": paths may also begin so, as clients of a proxy see them
+  bool console = true;              // pages for browsers (coordinator/console)
+  bool tokenizer_info = false;      // GET /tokenizer_info is not refused
+  bool request_id_headers = false;  // the response to a request without X-Request-Id has a new id
 };
 
 class ApiServer {

@@ -279,7 +279,7 @@ HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_
     case Route::kServerInfo:
       return ServerInfo(admin, query);
     case Route::kOpenApi:
-      return JsonResponse(OpenApi(admin, options.version.empty() ? "0" : options.version));
+      return JsonResponse(OpenApi(admin, options.version.empty() ? "0" : options.version, options.root_path));
     case Route::kLoad:
       return JsonResponse(Json{{"server_load", load.load()}});
     case Route::kMetrics:

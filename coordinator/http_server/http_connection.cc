@@ -287,7 +287,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
   stream_.ExpiresAfter(limits.header_timeout);
   co_await http::async_read_header(stream_, buffer_, parser, asio::redirect_error(asio::use_awaitable, ec));
   const auto& head = parser.get();
-  ReadHead(head, request);
+  ReadHead(head, context_->state->options.root_path, request);
   if (!gone_ && ec == beast::error::timeout) CountRefusal(*request, 408);
   if (gone_ || (ec && !IsMalformed(ec))) co_return ReadResult::kClosed;
   if (ec) {

@@ -28,10 +28,10 @@ std::optional<std::string> FieldValue(const http::fields& head, const char* name
 
 }  // namespace
 
-void ReadHead(const http::request_header<>& head, HttpRequest* request) {
+void ReadHead(const http::request_header<>& head, absl::string_view root, HttpRequest* request) {
   request->method = std::string(head.method_string());  // empty while the first line is not complete
   RequestTarget target = ParseTarget({head.target().data(), head.target().size()});
-  request->target = std::move(target.path_and_query);
+  request->target = BelowRoot(root, std::move(target.path_and_query));
   request->host = target.authority.empty() ? std::string(head[http::field::host]) : target.authority;
   request->content_type = std::string(head[http::field::content_type]);
   request->content_encoding = FieldValue(head, "Content-Encoding").value_or("");

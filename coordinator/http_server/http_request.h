@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "base/monotonic.h"
 #include "coordinator/http/http_response.h"
 
@@ -36,8 +37,9 @@ struct HttpRequest {
   HttpHeaders response_headers;  // of every response to the request, also of errors and streams
 };
 
-// Reads a request's head, which may be incomplete; keep_alive and response_headers are the caller's.
-void ReadHead(const boost::beast::http::request_header<>& head, HttpRequest* request);
+// Reads a request's head, which may be incomplete; keep_alive and response_headers are the caller's. `root`:
+// as in BelowRoot of request_target.h.
+void ReadHead(const boost::beast::http::request_header<>& head, absl::string_view root, HttpRequest* request);
 
 // Whether an id may stand in a response's header: not empty, printable ASCII, and at most kMaxRequestIdBytes.
 bool IsSafeId(absl::string_view id);

@@ -116,7 +116,7 @@ Json OperationOf(const RouteSpec& spec, bool has_body) {
 
 }  // namespace
 
-Json OpenApi(bool admin, const std::string& version) {
+Json OpenApi(bool admin, const std::string& version, const std::string& root) {
   Json paths = Json::object();
   for (const RouteSpec* spec : RoutesOf(admin)) {
     Json& path = paths[spec->path];
@@ -124,9 +124,10 @@ Json OpenApi(bool admin, const std::string& version) {
     if (spec->post) path["post"] = OperationOf(*spec, true);
     if (!spec->get && !spec->post) path["delete"] = OperationOf(*spec, false);
   }
-  return {{"openapi", "3.1.0"},
-          {"info", {{"title", "Somnus"}, {"version", version}}},
-          {"paths", std::move(paths)}};
+  Json document = {{"openapi", "3.1.0"}, {"info", {{"title", "Somnus"}, {"version", version}}}};
+  if (!root.empty()) document["servers"] = Json::array({{{"url", root}}});
+  document["paths"] = std::move(paths);
+  return document;
 }
 
 }  // namespace somnus

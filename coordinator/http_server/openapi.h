@@ -8,7 +8,7 @@
 namespace somnus {
 
 // OpenAPI 3.1. `admin`: of operators' listener. The bodies of routes that are read by no table are any
-// object.
-nlohmann::ordered_json OpenApi(bool admin, const std::string& version);
+// object. `root`: the prefix that paths have for clients; may be empty.
+nlohmann::ordered_json OpenApi(bool admin, const std::string& version, const std::string& root);
 
 }  // namespace somnus

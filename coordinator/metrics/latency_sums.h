@@ -1,10 +1,11 @@
 #pragma once
 // How long requests have waited for their first tokens and for further tokens, as sums since the start: who
-// looks twice has the means of the time in between. Counts what vllm:time_to_first_token_seconds and
-// vllm:request_time_per_output_token_seconds count, when a request has ended.
+// looks twice has the means of the time in between. Requests that still run count with the tokens that they
+// have, unlike in vllm:time_to_first_token_seconds and vllm:request_time_per_output_token_seconds.
 //
 // The observer behind the sums is borrowed, and is told of every event first. Thread safe.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
@@ -15,10 +16,10 @@
 namespace somnus {
 
 struct Latencies {
-  int64_t num_first_tokens = 0;    // of requests that have ended
-  absl::Duration first_tokens;     // from the arrival
-  int64_t num_further_tokens = 0;  // of the same requests
-  absl::Duration further_tokens;   // from the first token to the last one
+  int64_t num_first_tokens = 0;  // requests that have had one
+  absl::Duration first_tokens;   // from the arrival
+  int64_t num_further_tokens = 0;
+  absl::Duration further_tokens;  // each since the token before
 };
 
 class LatencySums : public PassingObserver {
@@ -26,15 +27,17 @@ class LatencySums : public PassingObserver {
   // `next` may be null.
   explicit LatencySums(EngineObserver* next) : PassingObserver(next) {}
 
-  void OnRequestFinished(const EngineRequest& request, const FinishedRequest& end) override {
-    PassingObserver::OnRequestFinished(request, end);
-    const absl::Time first = end.moments.first_token;
-    if (end.num_output_tokens < 1 || first < request.arrival || first > end.finished) return;
+  void OnTokens(const TokensEvent& event) override {
+    PassingObserver::OnTokens(event);
     absl::MutexLock lock(&mu_);
-    ++sums_.num_first_tokens;
-    sums_.first_tokens += first - request.arrival;
-    sums_.num_further_tokens += end.num_output_tokens - 1;
-    sums_.further_tokens += end.finished - first;
+    if (event.has_first) {
+      ++sums_.num_first_tokens;
+      sums_.first_tokens += event.wait;
+      sums_.num_further_tokens += std::max(0, event.num_tokens - 1);
+    } else {
+      sums_.num_further_tokens += event.num_tokens;
+      sums_.further_tokens += event.wait;
+    }
   }
 
   Latencies Sums() const {

@@ -28,6 +28,7 @@ constexpr std::array<State, 4> kStates = {State::kWaiting, State::kRunning, Stat
 constexpr std::array<absl::string_view, 6> kStateWords = {"open",    "all",       "waiting",
                                                           "running", "preempted", "ended"};
 constexpr std::array<absl::string_view, 3> kSorts = {"age", "tokens", "wait"};
+constexpr std::array<absl::string_view, 4> kUserSorts = {"open", "wait", "tokens", "name"};
 
 struct Row {
   SharedTrail trail;
@@ -38,7 +39,7 @@ struct Row {
 struct Question {
   std::string state = "open";
   std::string match;  // a part of the id, or of the model's or the user's name; empty: all match
-  std::string sort = "age";
+  std::string sort = "age", users_sort = "open";
   size_t limit = kDefaultLimit;
 
   bool Matches(const RequestTrail::Facts& facts) const {
@@ -67,6 +68,9 @@ std::optional<ApiError> ReadQuestion(absl::string_view query, Question* question
     return BadRequest("state", "state must be open, waiting, running, preempted, ended or all");
   question->sort = LastOf(query, "sort", question->sort);
   if (!known(kSorts, question->sort)) return BadRequest("sort", "sort must be age, tokens or wait");
+  question->users_sort = LastOf(query, "users_sort", question->users_sort);
+  if (!known(kUserSorts, question->users_sort))
+    return BadRequest("users_sort", "users_sort must be open, wait, tokens or name");
   question->match = LastOf(query, "match", "");
   const std::string limit = LastOf(query, "limit", "");
   if (limit.empty()) return std::nullopt;
@@ -128,25 +132,36 @@ void SortByEnd(std::vector<Row>* rows) {
                    [](const Row& a, const Row& b) { return a.view.ended > b.view.ended; });
 }
 
-// The users of open requests; the user with the most open requests comes first.
-Json UsersJson(const std::vector<Row>& rows) {
-  struct Account {
-    int64_t open = 0, tokens = 0;
-  };
+struct Account {
+  int64_t open = 0, waiting = 0, tokens = 0;
+
+  int64_t By(const std::string& sort) const {
+    if (sort == "name") return 0;
+    return sort == "tokens" ? tokens : sort == "wait" ? waiting : open;
+  }
+};
+
+// The users of open requests. The user with the most comes first, and users who have as many by their names.
+Json UsersJson(const std::vector<Row>& rows, const std::string& sort) {
   std::map<std::string, Account> accounts;
   for (const Row& row : rows) {
     if (row.view.state == State::kEnded) continue;
     Account& account = accounts[row.trail->facts().user];
     ++account.open;
+    account.waiting += row.view.state == State::kWaiting;
     account.tokens += row.view.output_tokens;
   }
   std::vector<std::pair<std::string, Account>> sorted(accounts.begin(), accounts.end());
   std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a.second.open > b.second.open; });
+                   [&](const auto& a, const auto& b) { return a.second.By(sort) > b.second.By(sort); });
   if (sorted.size() > kMaxUsers) sorted.resize(kMaxUsers);
   Json users = Json::array();
-  for (const auto& [user, account] : sorted)
-    users.push_back({{"user", user}, {"num_open", account.open}, {"num_output_tokens", account.tokens}});
+  for (const auto& [user, account] : sorted) {
+    users.push_back({{"user", user},
+                     {"num_open", account.open},
+                     {"num_waiting", account.waiting},
+                     {"num_output_tokens", account.tokens}});
+  }
   return users;
 }
 
@@ -171,7 +186,7 @@ HttpResponse List(const std::vector<SharedModel>& models, const Question& questi
   std::vector<Row> rows = RowsOf(models, question);
   std::map<State, int64_t> counts;
   for (const Row& row : rows) ++counts[row.view.state];
-  Json users = UsersJson(rows);
+  Json users = UsersJson(rows, question.users_sort);
   std::erase_if(rows, [&](const Row& row) { return !question.Wants(row.view.state); });
   question.state == "ended" ? SortByEnd(&rows) : Sort(question.sort, &rows);
   if (rows.size() > question.limit) rows.resize(question.limit);

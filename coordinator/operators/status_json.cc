@@ -41,9 +41,9 @@ Json CallJson(const LifecycleCallStats& call) {
 
 Json LatencyJson(const ServedModel& model) {
   const Latencies sums = model.latencies == nullptr ? Latencies() : model.latencies->Sums();
-  return {{"first_tokens", sums.num_first_tokens},
+  return {{"num_first_tokens", sums.num_first_tokens},
           {"first_token_s", Seconds(sums.first_tokens)},
-          {"further_tokens", sums.num_further_tokens},
+          {"num_further_tokens", sums.num_further_tokens},
           {"further_token_s", Seconds(sums.further_tokens)}};
 }
 

@@ -113,6 +113,7 @@ struct BeamState {
 struct RequestMoments {
   absl::Time scheduled = absl::InfinitePast();  // for the first time
   absl::Time first_token = absl::InfinitePast();
+  absl::Time last_token = absl::InfinitePast();  // until now
 };
 
 // The result of one step for one request. After finish_reason != kNone nothing follows.

@@ -156,12 +156,8 @@ TEST_F(ConsoleTest, TheStatusOfAModel) {
   auto trace = std::make_shared<StepTrace>(nullptr);
   trace->OnRecovered(absl::Milliseconds(300));
   auto latencies = std::make_shared<LatencySums>(nullptr);
-  EngineRequest request{.arrival = absl::UnixEpoch() + absl::Seconds(10)};
-  latencies->OnRequestFinished(
-      request, {.num_output_tokens = 5,
-                .moments = {.scheduled = request.arrival, .first_token = request.arrival + absl::Seconds(1)},
-                .finished = request.arrival + absl::Seconds(3)});
-  latencies->OnRequestFinished(request, {.finished = request.arrival + absl::Seconds(9)});  // had no token
+  latencies->OnTokens({.num_tokens = 2, .has_first = true, .wait = absl::Seconds(1)});
+  latencies->OnTokens({.num_tokens = 3, .wait = absl::Seconds(2)});
   ServedModel model = FakeModel(engine_);
   model.trace = trace;
   model.latencies = latencies;
@@ -179,9 +175,9 @@ TEST_F(ConsoleTest, TheStatusOfAModel) {
   EXPECT_EQ(one["model"], "fake");
   EXPECT_EQ(one["state"], "awake");
   EXPECT_TRUE(one["state_report"].is_null());
-  EXPECT_EQ(one["latency"]["first_tokens"], 1);
+  EXPECT_EQ(one["latency"]["num_first_tokens"], 1);
   EXPECT_EQ(one["latency"]["first_token_s"], 1.0);
-  EXPECT_EQ(one["latency"]["further_tokens"], 4);
+  EXPECT_EQ(one["latency"]["num_further_tokens"], 4);
   EXPECT_EQ(one["latency"]["further_token_s"], 2.0);
   const Json& detail = status["detail"];
   EXPECT_EQ(detail["ranks"][0]["bytes_by_tag"]["weights"], 7);

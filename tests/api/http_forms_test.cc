@@ -135,6 +135,27 @@ TEST_F(HttpFormsTest, TargetsInTheirOtherForms) {
   }
 }
 
+TEST_F(HttpFormsTest, PathsMayBeginAsAProxyHasLeftThem) {
+  ApiServerOptions options;
+  options.root_path = "/llm";
+  options.api_keys = ApiKeys("secret");
+  Serve(options);
+  const std::string key = "Authorization: Bearer secret\r\n";
+  for (const char* target :
+       {"/v1/models", "/llm/v1/models", "/llm/v1/models?x", "http://test/llm/v1/models"}) {
+    EXPECT_EQ(Send("GET", target, "", key).status, 200) << target;
+    EXPECT_EQ(Send("GET", target).status, 401) << target;
+  }
+  EXPECT_EQ(Text(Send("POST", "/llm/v1/completions", kCompletion, key)), "ab");
+  for (const char* target : {"/llm", "/llmv1/models", "/llm/llm/v1/models", "/x/v1/models", "/llm/sleep"})
+    EXPECT_EQ(Send("GET", target, "", key).status, 404) << target;
+  EXPECT_EQ(Send("GET", "/llm/", "", "Accept: text/html\r\n").status, 200);
+  EXPECT_EQ(Send("GET", "/llm/console/api.js").status, 200);
+  EXPECT_EQ(Admin("GET", "/llm/is_sleeping").status, 200);
+  const Json document = Json::parse(Send("GET", "/llm/openapi.json", "", key).body);
+  EXPECT_EQ(document["servers"], Json::parse(R"([{"url": "/llm"}])"));
+}
+
 TEST_F(HttpFormsTest, CompressedBodies) {
   Serve();
   EXPECT_EQ(Text(Coded("gzip", Deflated(kCompletion, kGzip))), "ab");

@@ -37,7 +37,18 @@ TEST_F(RequestsRouteTest, OpenOnesAndEndedOnesAreListed) {
   EXPECT_EQ(Ids(open), (std::vector<std::string>{"cmpl-one", "cmpl-two", "cmpl-three"}))
       << "the oldest first";
   EXPECT_EQ(open["counts"], (Json{{"waiting", 3}, {"running", 0}, {"preempted", 0}, {"ended", 0}}));
-  EXPECT_EQ(open["users"].size(), 3);
+  const auto users = [this](const std::string& query) {
+    std::vector<std::string> names;
+    const Json list = List(query);
+    for (const Json& user : list["users"]) names.push_back(user["user"]);
+    return names;
+  };
+  replies.push_back(Begin("four", "two"));
+  while (engine_->num_open() < 4) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(users(""), (std::vector<std::string>{"two", "one", "three"})) << "the most open requests first";
+  EXPECT_EQ(users("?users_sort=name"), (std::vector<std::string>{"one", "three", "two"}));
+  EXPECT_EQ(List("?users_sort=wait")["users"][0],
+            (Json{{"user", "two"}, {"num_open", 2}, {"num_waiting", 2}, {"num_output_tokens", 0}}));
   const Json& first = open["data"][0];
   EXPECT_EQ(first["state"], "waiting");
   EXPECT_EQ(first["user"], "one");
@@ -45,13 +56,13 @@ TEST_F(RequestsRouteTest, OpenOnesAndEndedOnesAreListed) {
   EXPECT_EQ(first["max_tokens"], 4);
   EXPECT_TRUE(first["queue_s"].is_null()) << "it is not scheduled";
   EXPECT_EQ(Ids(List("?limit=1")).size(), 1);
-  EXPECT_EQ(Ids(List("?match=two")), std::vector<std::string>{"cmpl-two"});
+  EXPECT_EQ(Ids(List("?match=two")), (std::vector<std::string>{"cmpl-two", "cmpl-four"})) << "id or user";
   EXPECT_TRUE(Ids(List("?state=running")).empty());
   engine_->set_state(EngineState::kAwake);
   for (std::future<HttpReply>& reply : replies) EXPECT_EQ(reply.get().status, 200);
   EXPECT_TRUE(Ids(List()).empty());
   const Json ended = List("?state=ended");
-  EXPECT_EQ(Ids(ended).size(), 3);
+  EXPECT_EQ(Ids(ended).size(), 4);
   EXPECT_EQ(ended["data"][0]["finish_reason"], "length");
 }
 
@@ -105,7 +116,8 @@ TEST_F(RequestsRouteTest, OnlyOperatorsMayAskAndParametersAreChecked) {
   EXPECT_EQ(Send("GET", "/requests").status, 404);
   EXPECT_EQ(Send("GET", "/requests/cmpl-one").status, 404);
   EXPECT_EQ(Admin("POST", "/requests/cmpl-one", "{}").status, 405);
-  for (const char* query : {"?state=gone", "?state=", "?sort=size", "?limit=-1", "?limit=1001", "?limit=x"})
+  for (const char* query :
+       {"?state=gone", "?state=", "?sort=size", "?users_sort=age", "?limit=-1", "?limit=1001", "?limit=x"})
     EXPECT_EQ(Admin("GET", absl::StrCat("/requests", query)).status, 400) << query;
   EXPECT_EQ(Admin("GET", "/requests?model=none").status, 404);
   EXPECT_EQ(Admin("GET", "/requests?model=fake").status, 200);

@@ -10,6 +10,7 @@ import unittest
 
 from cluster.harness import Cluster, browser, tiny, wait_until
 from cluster.harness.browser import ENTER, ESCAPE, RIGHT, Browser
+from cluster.harness.prefix_proxy import PrefixProxy
 
 KEY, OPERATORS_KEY = "chat-key", "operators-key"
 LAST = "document.querySelector('#transcript article:last-of-type')"
@@ -34,35 +35,35 @@ class Console(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.cluster = Cluster(tiny("qwen3"), f"--api-key={KEY}", f"--admin-api-key={OPERATORS_KEY}", "--sleep-arrivals=wake",
-                              "--max-model-len=512", workers=2)
+                              "--max-model-len=512", "--root-path=/left", workers=2)
         cls.addClassCleanup(cls.cluster.__exit__)
         cls.browser = Browser()
         cls.addClassCleanup(cls.browser.close)
 
     def setUp(self):
         self.authorization = {"Authorization": f"Bearer {KEY}"}
+        self.ports = {self.cluster.port, self.cluster.admin_port}
 
     def tearDown(self):
         """No page of any case has asked another host, or met its own policy."""
         self.assertEqual(self.browser.violations(), [])
-        ours = {f"127.0.0.1:{port}" for port in (self.cluster.port, self.cluster.admin_port)}
-        self.assertLessEqual(self.browser.hosts(), ours)
+        self.assertLessEqual(self.browser.hosts(), {f"127.0.0.1:{port}" for port in self.ports})
 
-    def open(self, port, key, ready):
+    def open(self, port, key, ready, path="/"):
         page = self.browser
-        page.open(f"http://127.0.0.1:{port}/")
+        page.open(f"http://127.0.0.1:{port}{path}")
         if page.wait(f"document.querySelector('dialog[open]') ? 'asks' : {ready} && 'ready'", "the page") == "asks":
             page.type("#key-input", key + ENTER)
         page.wait(ready, "the page is ready")
 
-    def open_chat(self):
-        self.open(self.cluster.port, KEY, "document.getElementById('model').value")
+    def open_chat(self, port=None, path="/"):
+        self.open(port or self.cluster.port, KEY, "document.getElementById('model').value", path)
         self.browser.script("document.getElementById('reset-settings').click()")  # fields of an earlier case
         for name, value in (("temperature", "0"), ("max_tokens", "12")):
             self.browser.set(f"#set-{name}", value)
 
-    def open_operations(self):
-        self.open(self.cluster.admin_port, OPERATORS_KEY, "document.querySelectorAll('#rank-rows tr').length === 2")
+    def open_operations(self, port=None, path="/"):
+        self.open(port or self.cluster.admin_port, OPERATORS_KEY, "document.querySelectorAll('#rank-rows tr').length === 2", path)
 
     def ask(self, text):
         self.browser.type("#prompt", text + ENTER)
@@ -108,6 +109,20 @@ class Console(unittest.TestCase):
         self.browser.wait(f"!document.getElementById('old') && {ENDED}", "the answer is made again")
         self.assertEqual(self.browser.script("return [localStorage.length, Object.values(sessionStorage).includes(arguments[0])]", KEY),
                          [0, True], "the key is in the tab's storage alone")
+
+    def test_pages_below_a_path_of_a_proxy(self):
+        """A proxy that takes the path off, and requests as a proxy sends them that leaves the path (--root-path)."""
+        wanted = self.answer([{"role": "user", "content": "One"}])
+        with PrefixProxy({"/llm/": self.cluster.port, "/llm-ops/": self.cluster.admin_port}) as proxy:
+            self.ports.add(proxy.port)
+            for port, path in ((self.cluster.port, "/left/"), (proxy.port, "/llm/")):
+                self.open_chat(port, path)
+                self.ask("One")
+                self.assert_shows(wanted)
+            self.browser.script("sessionStorage.clear()")
+            self.open_operations(proxy.port, "/llm-ops/")
+            self.browser.wait("document.getElementById('tile-kv').textContent.includes('%')", "the status")
+            self.assertEqual(proxy.outside, [])
 
     def test_a_long_answer_is_stopped(self):
         self.open_chat()

@@ -65,6 +65,13 @@ class ModelFailuresTest(unittest.TestCase):
         self.assertEqual(self.ask(name).status, 503, "until the next try")
         self.assertEqual(self.cluster.request("GET", "/livez").status, 200)
 
+    def test_a_model_without_a_tokenizer_reads_no_weights(self):
+        os.remove(os.path.join(self.paths["qwen"], "tokenizer.json"))
+        with Cluster(self.paths["qwen"], workers=1, wait=False) as cluster:
+            self.assertEqual(cluster.process.wait(END_S), 1)
+            self.assertIn("no tokenizer", cluster.log())
+            self.assertNotIn("weights loaded", cluster.log())
+
     def test_a_wake_up_that_is_refused_ends_those_that_wait(self):
         self.serve(*FLAGS, "--backup=file", "--idle-sleep-s=0.2", "--max-wake-up-tries=2")
         wait_until(lambda: self.cluster.status()["state"] == "ENGINE_STATE_ASLEEP", END_S, "it sleeps by itself")

@@ -5,15 +5,18 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 import warnings
 
 from cluster.harness import BIN, ROOT, Cluster, alive, children, expected, tiny, wait_until
+from cluster.harness.lora_files import write_adapter, write_merged
 from cluster.harness.other_weights import second_checkpoint
-from cluster.harness.page_blocks import Machine, blocks_of
+from cluster.harness.page_blocks import Machine, marked_blocks
 from cluster.harness.python_client import RLHF_STEP, InstalledClient
 
 PACKAGE = os.path.join(ROOT, "clients", "python")
@@ -21,13 +24,15 @@ sys.path.insert(0, PACKAGE)
 os.environ["SOMNUS_BIN"] = BIN
 
 # pylint: disable=wrong-import-position
-from somnus import (LLM, AsyncLLM, EngineDeadError, EngineStartError, RequestOutputKind, SamplingParams,  # noqa: E402
-                    StructuredOutputsParams, metrics, programs)
+from somnus import (LLM, AsyncLLM, BeamSearchParams, EngineDeadError, EngineStartError, LoRARequest,  # noqa: E402
+                    PoolingParams, RequestOutputKind, SamplingParams, StructuredOutputsParams, metrics, programs)
 from somnus.engine_args import to_flags  # noqa: E402
 
 MODEL = "llama-uneven"
 SETTINGS = {"dtype": "float32", "kv_cache_memory_bytes": "32MiB"}
 CASES = [case for case in expected(MODEL) if not case["ambiguous"]]
+with open(os.path.join(ROOT, "tests", "data", "beam_goldens.json"), encoding="utf-8") as golden_file:
+    SEARCHES = [case for case in json.load(golden_file) if case["model"] == MODEL and "early_stopping" not in case]
 COORDINATOR = os.path.join(BIN, "coordinator", "coordinator")
 ENDLESS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -49,7 +54,7 @@ def run_program(text, *arguments, path=PACKAGE):
 class Pages(unittest.TestCase):
     def test_every_block_of_the_page_runs_as_written(self):
         """vLLM's three examples of sleep are among the blocks: offline, reinforcement learning, serving."""
-        blocks = blocks_of("docs/offline.md")
+        blocks = marked_blocks("docs/offline.md", to_run=True)
         self.assertEqual([language for language, _ in blocks], ["python"] * 3 + ["bash"] * 2 + ["python"])
         with Machine() as machine:
             said = [machine.run("python", text, PYTHONPATH=PACKAGE) for language, text in blocks if language == "python"]
@@ -186,6 +191,12 @@ class Engine(unittest.TestCase):
             self.generate(["a", "b", "c"], [GREEDY, GREEDY])
         with self.assertRaisesRegex(ValueError, "exactly one"):
             StructuredOutputsParams(regex="a", choice=["b"])
+        for field, value in (("logits_processors", [print]), ("extra_args", {"a": 1}), ("logprob_token_ids", [1]),
+                             ("thinking_token_budget", 9), ("flat_logprobs", True), ("repetition_detection", {"min_count": 2})):
+            with self.assertRaisesRegex(ValueError, f"^{field}: "):
+                SamplingParams(**{field: value})
+        with self.assertRaisesRegex(TypeError, "no_such"):
+            SamplingParams(no_such=1)
         self.assertEqual(self.generate([]), [])
 
     def test_requests_that_wait_for_room_in_the_queue(self):
@@ -220,6 +231,63 @@ class Engine(unittest.TestCase):
         self.assertAlmostEqual(sum(value * value for value in vectors[0].outputs.embedding), 1, places=4)
         ids = self.llm.get_tokenizer().encode("another one")
         self.assertEqual(self.llm.encode([ids], use_tqdm=False)[0].outputs.data, vectors[1].outputs.embedding)
+        plain, = self.llm.embed("a text", use_tqdm=False, pooling_params=PoolingParams(use_activation=False))
+        self.assertGreater(abs(1 - sum(value * value for value in plain.outputs.embedding)), 0.01)
+
+    def test_scores_are_the_cosines_of_vectors(self):
+        texts = ["a text", "another one", "a text"]
+        vectors = [one.outputs.embedding for one in self.llm.embed(texts, use_tqdm=False)]
+        cosines = [sum(map(lambda one, other: one * other, vectors[0], vector)) for vector in vectors]
+        scores = [one.outputs.score for one in self.llm.score(texts[0], texts, use_tqdm=False)]
+        for score, cosine in zip(scores, cosines):
+            self.assertAlmostEqual(score, cosine, places=5)
+        self.assertAlmostEqual(scores[2], 1, places=5)
+        self.assertLess(scores[1], 0.999)
+        each = [one.outputs.score for one in self.llm.score(texts[:2], texts[1:], use_tqdm=False)]
+        self.assertAlmostEqual(each[0], scores[1], places=5)
+        self.assertEqual(len(each), 2)
+        with self.assertRaisesRegex(ValueError, "data_1: 2 for 3"):
+            self.llm.score(texts[:2], texts, use_tqdm=False)
+
+    def test_the_tokenizer(self):
+        tokenizer = self.llm.get_tokenizer()
+        ids = tokenizer.encode("another one", add_special_tokens=False)
+        self.assertEqual(tokenizer("another one", add_special_tokens=False), {"input_ids": ids})
+        self.assertEqual(tokenizer(["another one"] * 2, add_special_tokens=False), {"input_ids": [ids, ids]})
+        self.assertEqual(tokenizer.decode(ids), "another one")
+        self.assertEqual(tokenizer.decode([tokenizer.eos_token_id]), tokenizer.eos_token)
+        with_end = [*ids, tokenizer.eos_token_id]
+        self.assertEqual(tokenizer.decode(with_end), "another one" + tokenizer.eos_token)
+        self.assertEqual(tokenizer.decode(with_end, skip_special_tokens=True), "another one")
+        self.assertEqual(self.llm.llm_engine.get_tokenizer().vocab_size, tokenizer.vocab_size)
+        self.assertEqual(self.llm.llm_engine.model_config.max_model_len, self.llm.max_model_len)
+
+    def test_beam_searches(self):
+        """The answers are transformers'; tokens and texts begin with the prompt, and sums are those of the log-probabilities."""
+        decode = self.llm.get_tokenizer().decode
+        for case in SEARCHES:
+            params = BeamSearchParams(beam_width=case["n"], max_tokens=case["max_tokens"], ignore_eos=case["ignore_eos"],
+                                      length_penalty=case["length_penalty"])
+            found, = self.llm.beam_search([{"prompt_token_ids": case["prompt"]}], params)
+            self.assertEqual([(one.tokens, one.finish_reason) for one in found.sequences],
+                             [(case["prompt"] + one["tokens"], one["finish_reason"]) for one in case["answers"]])
+            for one in found.sequences:
+                new = one.tokens[len(case["prompt"]):] + ([one.stop_reason] if one.finish_reason == "stop" else [])
+                self.assertEqual([next(iter(position)) for position in one.logprobs], new)
+                self.assertAlmostEqual(one.cum_logprob, sum(next(iter(position.values())).logprob for position in one.logprobs))
+                self.assertEqual((one.text, one.orig_prompt), (decode(one.tokens), {"prompt_token_ids": case["prompt"]}))
+        self.assertIn("stop", [one["finish_reason"] for case in SEARCHES for one in case["answers"]])
+        params.include_stop_str_in_output = True
+        ended = [one for one in self.llm.beam_search([case["prompt"]], params)[0].sequences if one.finish_reason == "stop"]
+        self.assertEqual([one.tokens[-1] for one in ended], [one.stop_reason for one in ended])
+        many = self.llm.beam_search(["abc"] * 5 + ["b"], BeamSearchParams(2, 4, ignore_eos=True), concurrency_limit=2)
+        self.assertEqual(len({tuple(one.sequences[0].tokens) for one in many}), 2)
+        self.assertEqual(many[5].sequences[0].orig_prompt["prompt"], "b")
+        for width, message in ((33, "beams"), (0, "beam_width")):
+            with self.assertRaisesRegex(ValueError, message):
+                self.llm.beam_search("abc", BeamSearchParams(width, 4))
+        with self.assertRaisesRegex(ValueError, "^structured_outputs: "):
+            BeamSearchParams(2, 4, structured_outputs=StructuredOutputsParams(regex="a"))
 
     def test_a_bar_for_the_prompts(self):
         class Bar:
@@ -252,6 +320,77 @@ class Engine(unittest.TestCase):
                 os._exit(4)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 3, "its calls are refused")
         self.assertEqual(len(self.generate("abc", GREEDY)), 1)
+
+
+class Adapters(unittest.TestCase):
+    """Three adapters and the model, with one place for adapters."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.root = tempfile.mkdtemp(prefix="somnus_lora_")
+        cls.addClassCleanup(shutil.rmtree, cls.root)
+        paths = [os.path.join(cls.root, name) for name in ("poet", "other", "third", "merged")]
+        write_merged(tiny(MODEL), paths[3], write_adapter(tiny(MODEL), paths[0]))
+        write_adapter(tiny(MODEL), paths[1], seed=2)
+        write_adapter(tiny(MODEL), paths[2], rank=3, seed=3)
+        with LLM(paths[3], **SETTINGS) as llm:
+            cls.merged = llm.generate("abc", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+        cls.adapters = [LoRARequest(name, number, path)
+                        for number, (name, path) in enumerate(zip(("poet", "other", "third"), paths), 1)]
+
+    def tokens(self, prompts, lora_request=None, llm=None):
+        outputs = (llm or self.llm).generate(prompts, GREEDY, use_tqdm=False, lora_request=lora_request)
+        return [one.outputs[0].token_ids for one in outputs]
+
+    def test_adapters_by_turns(self):
+        with LLM(tiny(MODEL), enable_lora=True, max_loras=1, tensor_parallel_size=2, **SETTINGS) as self.llm:
+            alone = [self.tokens("abc", adapter)[0] for adapter in [None, *self.adapters]]
+            self.assertEqual(alone[1], self.merged)
+            self.assertEqual(len(set(map(tuple, alone))), 4, "each has an answer of its own")
+            mixed = [None, *self.adapters] * 4
+            self.assertEqual(self.tokens(["abc"] * 16, mixed), alone * 4)
+            output, = self.llm.generate("abc", GREEDY, use_tqdm=False, lora_request=self.adapters[0])
+            self.assertEqual((output.lora_request, output.outputs[0].lora_request), (self.adapters[0],) * 2)
+            self.llm.sleep(level=2)
+            self.llm.wake_up()
+            self.assertEqual(self.tokens("abc", self.adapters[0]), [self.merged])
+            search, = self.llm.beam_search("abc", BeamSearchParams(1, 8), lora_request=self.adapters[0])
+            self.assertEqual(search.sequences[0].tokens[-8:], self.merged)
+            other_path = LoRARequest("poet", 4, self.adapters[1].lora_path)
+            self.assertEqual(self.tokens("abc", other_path), [alone[2]], "another path under a known name")
+
+            moving = os.path.join(self.root, "moving")
+            for source, inplace, wanted in ((0, False, 1), (1, False, 1), (1, True, 2)):
+                shutil.rmtree(moving, ignore_errors=True)
+                shutil.copytree(self.adapters[source].lora_path, moving)
+                self.assertEqual(self.tokens("abc", LoRARequest("moving", 5, moving, load_inplace=inplace)), [alone[wanted]])
+            with self.assertRaisesRegex(LookupError, "adapter_config.json"):
+                self.tokens("abc", LoRARequest("nowhere", 6, "/nowhere"))
+            self.assertEqual(self.tokens("abc", self.adapters[0]), [self.merged])
+            with self.assertRaisesRegex(LookupError, "adapter_config.json"):
+                self.tokens("abc", LoRARequest("poet", 8, "/nowhere"))
+            with self.assertRaisesRegex(ValueError, "is a served model"):
+                self.tokens("abc", LoRARequest(MODEL, 7, moving))
+            with self.assertRaisesRegex(ValueError, "lora_request: 1 for 2"):
+                self.tokens(["abc", "b"], self.adapters[:1])
+            self.assertEqual(self.tokens("abc", self.adapters[2]), [alone[3]])
+
+    def test_streams_and_engines_without_adapters(self):
+        async def stream(llm):
+            outputs = [one async for one in llm.generate("abc", GREEDY, lora_request=self.adapters[0])]
+            return outputs[-1].outputs[0].token_ids, outputs[-1].lora_request
+
+        llm = AsyncLLM(tiny(MODEL), enable_lora=True, **SETTINGS)
+        try:
+            self.assertEqual(asyncio.run(stream(llm)), (self.merged, self.adapters[0]))
+        finally:
+            llm.shutdown()
+        with LLM(tiny(MODEL), **SETTINGS) as llm:
+            with self.assertRaisesRegex(RuntimeError, "enable-lora"):
+                self.tokens("abc", self.adapters[0], llm)
+        for number, path, name in ((0, "/a", "lora_int_id"), (1, "", "lora_path")):
+            with self.assertRaisesRegex(ValueError, f"^{name}: "):
+                LoRARequest("poet", number, path)
 
 
 INTERRUPTED = """

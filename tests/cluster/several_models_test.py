@@ -234,18 +234,30 @@ class SeveralModelsTest(unittest.TestCase):
             flags: "--max-model-len=512"
             flags: "--dtype=bfloat16"
             models {{ name: "qwen" path: "{tiny('qwen3')}" workers: "local:2" max_model_len: 256 }}
-            models {{ name: "rope" path: "{tiny('llama-rope3')}" priority: -2 flags: "--no-enable-prefix-caching" }}
+            models {{ name: "rope" path: "{tiny('llama-rope3')}" priority: -2 flags: "--no-enable-prefix-caching"
+                      served_model_name: "org/rope" served_model_name: "knot" }}
         """)
         self.cluster = Cluster(tiny(MODELS["test-model"]), f"--config={config}", "--dtype=float32",
                                f"--kv-cache-memory-bytes={KV_BYTES}", workers=1)
         self.addCleanup(self.cluster.__exit__)
         cards = self.cluster.request("GET", "/v1/models").json["data"]
         self.assertEqual([(card["id"], card["max_model_len"]) for card in cards],
-                         [("test-model", 512), ("qwen", 256), ("rope", 512)])
+                         [("test-model", 512), ("qwen", 256), ("rope", 512), ("org/rope", 512), ("knot", 512)])
         self.assertEqual(len(self.cluster.worker_pids()), 4, "one, two, one")
         for name in MODELS:
             self.assert_exact(name)
         self.assertEqual(json.loads(self.cluster.cli("models", "--json").stdout)["models"][2]["priority"], -2)
+        case = CASES["rope"]
+        for alias in ("org/rope", "knot"):
+            reply = self.cluster.request("POST", "/v1/completions", {"model": alias, "prompt": case["prompt"], "temperature": 0})
+            self.assertEqual((reply.status, reply.json["model"]), (200, "rope"))
+            self.assertEqual(self.cluster.tokens(case["prompt"], model=alias, ignore_eos=case["ignore_eos"]), case["tokens"])
+            self.assertEqual(self.cluster.request("GET", f"/v1/models/{alias}").json["root"], "rope")
+            self.assertEqual(self.cluster.cli("sleep", f"--model={alias}").returncode, 0)
+            self.assertEqual(self.states()["rope"], "asleep")
+            self.assertEqual(self.admin(f"/is_sleeping?model={alias}", "GET").json, {"is_sleeping": True})
+            self.assertEqual(self.admin(f"/wake_up?model={alias}").status, 200)
+            self.assertEqual(set(self.states().values()), {"awake"})
         self.assertEqual(self.cluster.stop(), 0)
 
     def test_a_mistake_in_a_file_ends_the_start(self):

@@ -3,6 +3,7 @@ import concurrent.futures
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -152,7 +153,7 @@ class Screen(unittest.TestCase):
     def test_filter_sort_and_explanation(self):
         self.hold("ann", "bob")
         top = self.top(rows=30, columns=110)
-        top.read_until("users: ")
+        top.read_until("users (by open):")
         top.type("\x1c/bob\r")  # Ctrl-\ is no key, and does not end a screen that nobody would restore
         top.read_until("with 'bob'")
         top.read_until("cmpl-bob")
@@ -163,6 +164,22 @@ class Screen(unittest.TestCase):
         top.read_until("not scheduled yet")
         top.type(" s")
         top.read_until("by tokens")
+        top.type("/\x1b\t\ts")
+        top.read_until("users (by wait):")
+        top.type("\x1b[B\r")
+        top.read_until("with 'bob'")
+        top.type("q")
+        self.assertEqual(top.wait(), 0)
+
+    def test_what_is_longer_than_the_screen_is_scrolled(self):
+        top = self.top(rows=10, columns=80)
+        top.read_until("q ends")
+        top.type("?")
+        top.read_until("lines 1 to 9 of")
+        top.type("\x1b[B")
+        top.read_until("lines 2 to 10 of")
+        top.type("x")
+        top.read_until("q ends")
         top.type("q")
         self.assertEqual(top.wait(), 0)
 
@@ -215,16 +232,26 @@ class Errors(unittest.TestCase):
         logs.read_until("unexpected argument '[2Jx'")
         self.assertEqual(logs.wait(), 2)
 
+    def test_output_that_cannot_be_written_is_an_error(self):
+        for command in (["--help"], ["list"], ["completions", "bash"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([SOMNUS, *command], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True,
+                                      check=False)
+            self.assertEqual((done.returncode, done.stderr), (1, "error: standard output cannot be written\n"), command)
+
 
 class Completions(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.bash = run("completions", "bash").stdout
 
+    @staticmethod
+    def environment():
+        return {**os.environ, "PATH": f"{os.path.dirname(SOMNUS)}:{os.environ['PATH']}"}
+
     def complete(self, *words):
         done = subprocess.run(["bash", "-c", f'{self.bash}\nCOMP_WORDS=("$@")\nCOMP_CWORD=$(($# - 1))\n_somnus\nprintf "%s\\n" "${{COMPREPLY[@]}}"', "-",
-                               "somnus", *words], capture_output=True, text=True, check=True,
-                              env={**os.environ, "PATH": f"{os.path.dirname(SOMNUS)}:{os.environ['PATH']}"})
+                               "somnus", *words], capture_output=True, text=True, check=True, env=self.environment())
         return done.stdout.split()
 
     def test_commands_flags_and_values(self):
@@ -241,3 +268,43 @@ class Completions(unittest.TestCase):
             for name in names:
                 self.assertRegex(script, rf"\b{name}\b")
             self.assertIn("max-num-seqs", script)
+
+    def written(self, shell, name):
+        """The script of a shell, in a file of that name."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(run("completions", shell).stdout)
+        return path
+
+    @unittest.skipUnless(shutil.which("fish"), "fish is not here (tools/setup.sh tests installs it for root)")
+    def test_fish_completes(self):
+        path = self.written("fish", "somnus.fish")
+        for line, wanted in (("somnus sl", "sleep"), ("somnus serve --max-num-s", "--max-num-seqs"),
+                             ("somnus sleep --mode w", "wait"), ("somnus sleep --mode=w", "--mode=wait"),
+                             ("somnus completions f", "fish")):
+            done = subprocess.run(["fish", "--no-config", "-c", 'source $argv[1]; complete --do-complete $argv[2]', path, line],
+                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, env=self.environment())
+            self.assertEqual(([one.split("\t")[0] for one in done.stdout.splitlines()], done.stderr), ([wanted], ""), line)
+
+    @unittest.skipUnless(shutil.which("zsh"), "zsh is not here (tools/setup.sh tests installs it for root)")
+    def test_zsh_completes(self):
+        """As the Debian package installs the script, and as ~/.zshrc sources it. A function stands in for the command, and
+        prints what it would get."""
+        path = self.written("zsh", "_somnus")
+        folder = os.path.dirname(path)
+        for setup in (f"fpath=({folder} $fpath); autoload -Uz compinit; compinit -u -D",
+                      f"autoload -Uz compinit; compinit -u -D; source {path}"):
+            zsh = Terminal(["-f", "-i"], {"TERM": "xterm", "PATH": os.environ["PATH"], "HOME": folder}, columns=200,
+                           program=shutil.which("zsh"))
+            self.addCleanup(zsh.kill)
+            zsh.type(f"{setup}; somnus() {{ print -r -- \"<$*>\" }}; print ready$((1 + 1))\n")
+            zsh.read_until("ready2")
+            for line, wanted in (("sl\t", "sleep"), ("serve --max-num-s\t", "serve --max-num-seqs"),
+                                 ("sleep --mode w\t", "sleep --mode wait"), ("sleep --mode=w\t", "sleep --mode=wait"),
+                                 ("completions f\t", "completions fish")):
+                zsh.type(f"somnus {line}\n")
+                zsh.read_until(f"<{wanted}>")
+            zsh.type("exit\n")
+            self.assertEqual(zsh.wait(), 0)

@@ -1,6 +1,7 @@
 """The Containerfile: what it copies exists, what it installs is what the programs need, and it ends without rights."""
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import unittest
@@ -8,7 +9,7 @@ import unittest
 from deploy.sources import ROOT, default_port, read
 
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
-PROGRAMS = ("coordinator/coordinator", "worker/worker", "tools/somnus")
+PROGRAMS = runpy.run_path(os.path.join(ROOT, "tools", "package", "programs.py"))["PROGRAMS"]
 # They come with others: libc and the compiler's are in the base, the rest are what the listed libraries depend on.
 IMPLIED = re.compile(r"lib(c6|gcc-s1|stdc\+\+6|fmt9|re2-9|c-ares2|bsd0|md0|tinfo6|grpc29|upb\S*|address-sorting\S*|zstd1)$|zlib1g$")
 
@@ -51,9 +52,13 @@ class Containerfile(unittest.TestCase):
         self.assertEqual(rooms - {"docs", "tests"} - copied, set())
 
     def test_it_installs_the_programs_where_each_finds_the_others(self):
-        text = read("tools", "deploy", "Containerfile")
+        """The same programs as packages have, each of which a command of `somnus` starts."""
+        installs = next(text for name, text in self.build if name == "RUN" and "install -D" in text)
+        self.assertEqual(tuple(re.search(r"for program in ([^;]+);", installs).group(1).split()), PROGRAMS)
+        built = next(text for name, text in self.build if name == "RUN" and "run_bazel build" in text)
         for program in PROGRAMS:
-            self.assertIn(program, text)
+            folder, name = os.path.split(program)
+            self.assertRegex(built, rf"//{folder}(?:\s|:{name}\b)")
         self.assertIn(("COPY", "--from=build /opt/somnus /opt/somnus"), self.run_stage)
         self.assertIn(("ENTRYPOINT", '["/opt/somnus/tools/somnus"]'), self.run_stage)
 

@@ -36,6 +36,8 @@ TEST_P(AsyncSchedulingTest, AnswersAreExactAndStepsOverlapAsAsked) {
   EXPECT_EQ(stats.generation_tokens, output_tokens);
   EXPECT_EQ(observer.finished().size(), 12u);
   EXPECT_EQ(observer.output_tokens(), output_tokens);
+  EXPECT_EQ(observer.num_first_tokens(), 12);
+  EXPECT_EQ(observer.delivered_tokens(), output_tokens);
   EXPECT_TRUE(observer.times_are_ordered());
   EXPECT_EQ(observer.step_tokens(), executor.num_computed_tokens());
 }

@@ -180,6 +180,11 @@ class RecordingObserver : public EngineObserver {
     ++num_recoveries_;
     recovery_time_ += duration;
   }
+  void OnTokens(const TokensEvent& event) override {
+    absl::MutexLock lock(&mu_);
+    num_first_tokens_ += event.has_first;
+    delivered_tokens_ += event.num_tokens;
+  }
   void OnRequestFinished(const EngineRequest& request, const FinishedRequest& end) override {
     absl::MutexLock lock(&mu_);
     finished_.push_back(request.id);
@@ -216,6 +221,14 @@ class RecordingObserver : public EngineObserver {
     absl::MutexLock lock(&mu_);
     return output_tokens_;
   }
+  int64_t num_first_tokens() const {
+    absl::MutexLock lock(&mu_);
+    return num_first_tokens_;
+  }
+  int64_t delivered_tokens() const {
+    absl::MutexLock lock(&mu_);
+    return delivered_tokens_;
+  }
 
  private:
   mutable absl::Mutex mu_;
@@ -223,6 +236,7 @@ class RecordingObserver : public EngineObserver {
   int64_t step_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<StepEvent> steps_ ABSL_GUARDED_BY(mu_);
   int64_t output_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_first_tokens_ ABSL_GUARDED_BY(mu_) = 0, delivered_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_recoveries_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Duration recovery_time_ ABSL_GUARDED_BY(mu_);
   bool times_are_ordered_ ABSL_GUARDED_BY(mu_) = true;

@@ -38,6 +38,17 @@ TEST(BrowserFlagsTest, ListsAreWordsOrJson) {
   EXPECT_TRUE(ParseFlags({"m", "--allowed-origins=[]"})->cors.allowed_origins.empty());
 }
 
+TEST(BrowserFlagsTest, AProxyMayLeaveItsPath) {
+  const auto root_of = [](const char* flag) { return ParseFlags({"m", flag})->root_path; };
+  EXPECT_EQ(root_of("--root-path=/llm"), "/llm");
+  EXPECT_EQ(root_of("--root-path=/a/b-1/"), "/a/b-1");
+  EXPECT_EQ(root_of("--root-path=/"), "");
+  EXPECT_EQ(root_of("--root-path="), "");
+  for (const char* flag : {"--root-path=llm", "--root-path=/a b", "--root-path=/a//b", "--root-path=//",
+                           "--root-path=/a?b", "--root-path=/%41"})
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseFlags({"m", flag}).status())) << flag;
+}
+
 TEST(BrowserFlagsTest, WhatNoBrowserWouldSendIsRefused) {
   for (const char* flag :
        {"--allowed-origins=chat.example", "--allowed-origins=https://a/", "--allowed-origins=[1]",

@@ -60,7 +60,6 @@ TEST(FlagsTest, AModelMayHaveSeveralNames) {
   EXPECT_EQ(names_of({"--served-model-name", "a", "m"}), (Names{"m", "a"}));
   EXPECT_EQ(names_of({"--served-model-name=a", "m"}), (Names{"m", "a"}));
   EXPECT_EQ(names_of({"m", "--served-model-name", "a", "b", "--served-model-name", "c"}), (Names{"m", "c"}));
-  EXPECT_FALSE(ParseFlags({"--model=x=m", "--model=y=m", "--model=z", "--served-model-name", "a", "b"}).ok());
   EXPECT_FALSE(
       ParseFlags({"m", "--enable-lora", "--lora-modules=b=/p", "--served-model-name", "a", "b"}).ok())
       << "an adapter and an alias are asked for in the same way";

@@ -41,11 +41,24 @@ TEST(ModelFlagsTest, ModelsHaveNames) {
   EXPECT_EQ(flags->device_memory_budget, int64_t{2} << 30);
 }
 
+TEST(ModelFlagsTest, AliasesOfOneOfSeveralModelsAreThatModelsAlone) {
+  const absl::StatusOr<Flags> flags =
+      ParseFlags({"m", "--model=b=y", "--served-model-name", "a", "c", "org/d"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  const std::vector<Flags> each = OfEachModel(*flags);
+  ASSERT_EQ(each.size(), 2u);
+  EXPECT_EQ(each[0].served_model_name, "a");
+  EXPECT_EQ(each[0].model_aliases, (std::vector<std::string>{"c", "org/d"}));
+  EXPECT_EQ(each[1].served_model_name, "b");
+  EXPECT_TRUE(each[1].model_aliases.empty());
+}
+
 TEST(ModelFlagsTest, WhatDoesNotGoTogetherIsRefused) {
   const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
       {{"--model=a="}, "--model: 'a=' has no path after the name"},
       {{"--model=a=x", "--model=a=y"}, "--model: two models are named a"},
       {{"--model=a=x", "--model=b=y", "--served-model-name=c"}, "--served-model-name: all models have"},
+      {{"m", "--model=b=y", "--served-model-name", "a", "b"}, "--model: two models are named b"},
       {{"--model=a=x", "--model=b=y", "--workers=remote:1"}, "--workers: several models need workers of"},
       {{"--model=a=x", "--device-memory-budget=1GiB"}, "--device-memory-budget: is for several models"},
       {{"m", "--pin-model=m"}, "--pin-model: is for several models"},

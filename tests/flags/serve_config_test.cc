@@ -109,6 +109,27 @@ TEST_F(ServeConfigTest, OneModel) {
   EXPECT_EQ(flags->engine.scheduler.max_num_seqs, 3);
 }
 
+TEST_F(ServeConfigTest, EachModelMayHaveSeveralNames) {
+  const std::string first =
+      "models { name: 'a' path: 'x' served_model_name: 'b' served_model_name: 'org/c' }\n";
+  Write(first);
+  absl::StatusOr<Flags> flags = Parse();
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->served_model_name, "a");
+  EXPECT_EQ(flags->model_aliases, (std::vector<std::string>{"b", "org/c"})) << "of one model";
+  Write(first + "models { name: 'd' path: 'y' served_model_name: 'e' }");
+  flags = Parse({"first", "--served-model-name", "f", "g"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  std::vector<std::vector<std::string>> names;
+  for (const Flags& model : OfEachModel(*flags)) {
+    names.push_back({model.served_model_name});
+    names.back().insert(names.back().end(), model.model_aliases.begin(), model.model_aliases.end());
+  }
+  EXPECT_EQ(names, (std::vector<std::vector<std::string>>{{"f", "g"}, {"a", "b", "org/c"}, {"d", "e"}}));
+  Write(first + "models { name: 'd' path: 'y' served_model_name: 'a' }");
+  EXPECT_EQ(Parse().status().message(), "--model: two models are named a");
+}
+
 TEST_F(ServeConfigTest, OneModelMayHaveRemoteWorkers) {
   Write("models { name: 'a' path: 'x' workers: 'auto' }");
   const absl::StatusOr<Flags> flags = ParseFlags(
@@ -156,6 +177,11 @@ TEST_F(ServeConfigTest, MistakesAreNamedWithTheirLines) {
       {two + "device_memory_budget: 'lots'", ":3: device_memory_budget: 'lots' is not "},
       {two + "models { name: 'c'\n path: 'z' workers: 'remote:1' }", ":3: --workers: several models need"},
       {two + "models { name: 'c' path: 'z' workers: 'auto' }", ":3: --workers: several models need workers"},
+      {two + "models { name: 'c' path: 'z'\n served_model_name: 'd' served_model_name: 'd' }",
+       ":4: served_model_name: the model is named d already"},
+      {two + "models { name: 'c' path: 'z' served_model_name: '' }", ":3: served_model_name: is empty"},
+      {two + "models { name: 'c' path: 'z' flags: '--served-model-name=d' }",
+       ":3: flags: --served-model-name: 'd' is a field of the model"},
       {two + "models { name: 'c' path: 'z' max_num_seqs: 600 }", ":3: --max-num-batched-tokens: 512 is less"},
   };
   for (const auto& [text, expected] : cases) {

@@ -162,7 +162,7 @@ class Docs(unittest.TestCase):
                     wrong.append(f"{where}: neither is it run nor does it say why not")
         self.assertEqual(wrong, [])
         for page, test in RUN_BY.items():
-            self.assertIn(f'blocks_of("{page}")', read(os.path.join(ROOT, test)))
+            self.assertRegex(read(os.path.join(ROOT, test)), rf'(?:blocks_of|marked_blocks)\("{re.escape(page)}"')
 
     def test_pictures_tell_what_they_show(self):
         """Each has a title and a description, and is shown on a page that says in words what it shows."""

@@ -74,6 +74,7 @@ TEST(ModelListTest, WhatSchedulersHaveDoneSinceTheLastLook) {
   counters->set_prefix_cache_hits(1000);
   counters->set_first_scheduled(5);
   counters->set_queue_s(100);
+  before.mutable_models(0)->mutable_latency()->set_num_further_tokens(1000);
   v1::ListModelStatusResponse now = before;
   counters = now.mutable_models(0)->mutable_scheduling();
   (*counters->mutable_preemptions_by_swap())["no_blocks"] = 10;
@@ -88,11 +89,17 @@ TEST(ModelListTest, WhatSchedulersHaveDoneSinceTheLastLook) {
   counters->set_queue_s(101);
   counters->set_draft_tokens(8);
   counters->set_accepted_draft_tokens(6);
-  EXPECT_EQ(SchedulingTable(now, before, absl::Seconds(2), kAnyWidth),
-            "model          preempted/s  out/s  in/s  copied/s  refused/s  cached    queue  guessed\n"
-            "chat                   2.0   15.0   2.5       1.0        0.5     25%  0.250 s      75%  "
-            "no_blocks (swap) 3, priority (recompute) 1\n"
-            "a-longer-name          0.0    0.0   0.0       0.0        0.0       -        -        -\n");
+  v1::TokenLatencies* latency = now.mutable_models(0)->mutable_latency();
+  latency->set_num_first_tokens(2);
+  latency->set_first_token_s(2.5);
+  latency->set_num_further_tokens(1100);
+  latency->set_further_token_s(2.5);
+  EXPECT_EQ(
+      SchedulingTable(now, before, absl::Seconds(2), kAnyWidth),
+      "model          preempted/s  out/s  in/s  copied/s  refused/s  cached    queue  TTFT  TPOT  guessed\n"
+      "chat                   2.0   15.0   2.5       1.0        0.5     25%  0.250 s  1.2s  25ms      75%  "
+      "no_blocks (swap) 3, priority (recompute) 1\n"
+      "a-longer-name          0.0    0.0   0.0       0.0        0.0       -        -     -     -        -\n");
 }
 
 TEST(ModelListTest, JsonHasNumbersAndNames) {

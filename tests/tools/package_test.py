@@ -3,6 +3,7 @@ import glob
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import zipfile
 from cluster.harness import BIN, ROOT, expected, free_ports, tiny
 
 SCRIPT = os.path.join(ROOT, "tools", "package.sh")
+PROGRAMS = runpy.run_path(os.path.join(ROOT, "tools", "package", "programs.py"))["PROGRAMS"]
 CACHE = os.environ.get("SOMNUS_CACHE", os.path.expanduser("~/.cache/somnus"))
 CHROOT = os.path.join(CACHE, "bookworm-python")
 MODEL = "llama-uneven"
@@ -47,7 +49,7 @@ class StandIns(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temporary.cleanup)
         cls.folder = temporary.name
-        for name in ("coordinator/coordinator", "worker/worker", "tools/somnus", "tools/bench/serving_bench"):
+        for name in PROGRAMS:
             path = os.path.join(cls.folder, "bin", name)
             os.makedirs(os.path.dirname(path))
             # A program of Debian's with a library beside the C library.
@@ -83,7 +85,7 @@ class StandIns(unittest.TestCase):
             listed = [line.split(",")[0] for line in wheel.read(record).decode().splitlines()]
             metadata = wheel.read(record.replace("RECORD", "METADATA")).decode()
         self.assertEqual(sorted(listed), sorted(names))
-        for name in ("coordinator/coordinator", "worker/worker", "tools/somnus", "tools/bench/serving_bench"):
+        for name in PROGRAMS:
             self.assertEqual(modes[f"somnus/_programs/{name}"], 0o755)
         for name in ("somnus/llm.py", "somnus/py.typed", "somnus/v1/control_pb2_grpc.py", "somnus/_programs/lib/libcrypto.so.3",
                      "somnus/_programs/licenses/libssl3.txt"):
@@ -98,13 +100,14 @@ class StandIns(unittest.TestCase):
             names = [member.name.partition("/")[2] for member in archive.getmembers()]
             owners = {(member.uid, member.uname, member.mtime) for member in archive.getmembers()}
         self.assertEqual(owners, {(0, "root", 1700000000)})
-        for name in ("bin/somnus", "worker/worker", "lib/libcrypto.so.3", "docs/install.md", "deploy/systemd/README.md"):
+        for name in ("bin/somnus", *PROGRAMS, "lib/libcrypto.so.3", "docs/install.md", "deploy/systemd/README.md"):
             self.assertIn(name, names)
         deb = self.artifact("*.deb")
         depends = subprocess.run(["dpkg-deb", "-f", deb, "Depends"], check=True, capture_output=True, text=True).stdout
         self.assertRegex(depends, r"libssl3 \(>= .*\)")
         listed = subprocess.run(["dpkg-deb", "-c", deb], check=True, capture_output=True, text=True).stdout
-        for name in ("./usr/bin/somnus -> ../../opt/somnus/tools/somnus", "./lib/systemd/system/somnus-coordinator.service",
+        for name in (*(f"./opt/somnus/{name}\n" for name in PROGRAMS),
+                     "./usr/bin/somnus -> ../../opt/somnus/tools/somnus", "./lib/systemd/system/somnus-coordinator.service",
                      "./usr/share/man/man1/somnus.1.gz", "./usr/share/doc/somnus/docs/install.md",
                      "./usr/share/bash-completion/completions/somnus", "./usr/share/zsh/vendor-completions/_somnus",
                      "./usr/share/fish/vendor_completions.d/somnus.fish"):
@@ -115,6 +118,36 @@ class StandIns(unittest.TestCase):
                               capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         self.assertEqual(done.returncode, 1)
         self.assertIn("there is no", done.stderr)
+
+
+class Commands(unittest.TestCase):
+    """Every command of `somnus` where there is nothing but the programs that an artifact has."""
+
+    def test_every_command_finds_what_it_starts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in PROGRAMS:
+                os.makedirs(os.path.join(folder, os.path.dirname(name)), exist_ok=True)
+                shutil.copy(os.path.join(BIN, name), os.path.join(folder, name))
+
+            def run(*arguments):
+                return subprocess.run([os.path.join(folder, "tools", "somnus"), *arguments], stdin=subprocess.DEVNULL, text=True,
+                                      capture_output=True, check=False, env={"PATH": "/usr/bin:/bin", "HOME": folder})
+
+            names = [line.split("\t")[0] for line in run("--help=commands").stdout.splitlines()]
+            self.assertIn("bench", names)
+            for name in names:
+                done = run(name, "--help")
+                self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+                self.assertIn("usage: ", done.stdout, name)
+            for shell in ("bash", "zsh", "fish"):
+                script = run("completions", shell).stdout
+                self.assertIn("max-num-seqs", script, "of the coordinator")
+                self.assertIn("num-requests", script, "of serving_bench")
+            for name, command in (("tools/bench/serving_bench", "bench"), ("coordinator/coordinator", "serve")):
+                os.remove(os.path.join(folder, name))
+                done = run(command, "--help")
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(name, done.stderr)
 
 
 class Wheel(unittest.TestCase):
@@ -145,7 +178,7 @@ class Wheel(unittest.TestCase):
 
         run(os.path.join(venv, "bin", "pip"), "install", "-q", "--no-index", "--disable-pip-version-check", self.wheel)
         programs, = glob.glob(os.path.join(venv, "lib", "python3*", "site-packages", "somnus", "_programs"))
-        for name in ("coordinator/coordinator", "worker/worker", "tools/somnus", "tools/bench/serving_bench"):
+        for name in PROGRAMS:
             found = dict(re.findall(r"^\s*(\S+) => (\S+)", run("ldd", os.path.join(programs, name)), re.MULTILINE))
             self.assertGreater(len(found), 10)
             elsewhere = {library for library, path in found.items() if os.path.dirname(os.path.realpath(path)) != os.path.join(

@@ -39,6 +39,8 @@ TopFacts Facts(int num_models, int num_requests) {
     row.output_tokens = i;
     facts.requests.rows.push_back(row);
   }
+  for (int i = 0; i < std::min(num_requests, 20); ++i)
+    facts.requests.users.push_back({absl::StrCat("user-", i), 100 - i, i, 1000});
   facts.requests.counts["running"] = num_requests;
   return facts;
 }
@@ -56,8 +58,10 @@ TEST(TopScreenTest, FitsAnyTerminal) {
     for (const int columns : {20, 60, 80, 200}) {
       TopView view;
       ExpectFits(DrawTop(facts, view, rows, columns), rows, columns);
+      view.pane = TopPane::kUsers;
+      ExpectFits(DrawTop(facts, view, rows, columns), rows, columns);
       view.shows_help = true;
-      EXPECT_LE(DrawTop(facts, view, rows, columns).size(), static_cast<size_t>(rows));
+      ExpectFits(DrawTop(facts, view, rows, columns), rows, columns);
     }
   }
 }
@@ -82,11 +86,64 @@ TEST(TopScreenTest, TheSelectedRowIsAlwaysSeen) {
   }
 }
 
+TEST(TopScreenTest, TheUsersOfRequestsAreATable) {
+  const TopFacts facts = Facts(1, 50);
+  TopView view;
+  std::string text = Text(DrawTop(facts, view, 40, 80));
+  EXPECT_TRUE(absl::StrContains(text, "users (by open):")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "user-3 ")) << text;
+  EXPECT_FALSE(absl::StrContains(text, "user-4 ")) << "requests need the room\n" << text;
+  EXPECT_TRUE(absl::StrContains(Text(DrawTop(facts, view, 16, 80)), "users: user-0 100, user-1 99"));
+  view.pane = TopPane::kUsers;
+  view.question.users_sort = "tokens";
+  for (const size_t selected : {size_t{0}, size_t{19}}) {
+    view.user = selected;
+    text = Text(DrawTop(facts, view, 24, 60));
+    EXPECT_TRUE(absl::StrContains(text, absl::StrCat("> user-", selected, " "))) << text;
+    EXPECT_TRUE(absl::StrContains(text, "users (by tokens):")) << text;
+  }
+  EXPECT_FALSE(absl::StrContains(Text(DrawTop(Facts(1, 0), {}, 40, 80)), "users")) << "nobody is named";
+}
+
+TEST(TopScreenTest, MeanWaitsSinceTheLastLook) {
+  TopFacts facts = Facts(1, 0);
+  v1::TokenLatencies* before = facts.before.mutable_models(0)->mutable_latency();
+  before->set_num_first_tokens(3);
+  before->set_first_token_s(30);
+  v1::TokenLatencies* now = facts.models.mutable_models(0)->mutable_latency();
+  now->set_num_first_tokens(5);
+  now->set_first_token_s(33);
+  now->set_num_further_tokens(100);
+  now->set_further_token_s(2.5);
+  const std::string text = Text(DrawTop(facts, {}, 24, 80));
+  EXPECT_TRUE(absl::StrContains(text, "  TTFT   TPOT")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "  1.5s   25ms")) << text;
+}
+
+TEST(TopScreenTest, ALongStoryIsScrolled) {
+  TopView view;
+  view.story.emplace();
+  for (int i = 0; i < 50; ++i) view.story->events.push_back({absl::StrCat("event", i, "."), "", 0, 1});
+  const std::string first = Text(DrawTop({}, view, 10, 80));
+  EXPECT_TRUE(absl::StrContains(first, "event7.")) << first;
+  EXPECT_FALSE(absl::StrContains(first, "event8.")) << first;
+  EXPECT_TRUE(absl::StrContains(first, "lines 1 to 9 of 52")) << first;
+  view.scroll = MostScroll(view, 10, 80);
+  const std::string last = Text(DrawTop({}, view, 10, 80));
+  EXPECT_TRUE(absl::StrContains(last, "event49.")) << last;
+  EXPECT_TRUE(absl::StrContains(last, "lines 44 to 52 of 52")) << last;
+  view.scroll = 1000;
+  EXPECT_EQ(Text(DrawTop({}, view, 10, 80)), last) << "there is no more";
+  view.story->events.resize(3);
+  EXPECT_EQ(MostScroll(view, 10, 80), 0u);
+  EXPECT_FALSE(absl::StrContains(Text(DrawTop({}, view, 10, 80)), "lines"));
+}
+
 TEST(TopScreenTest, TextsOfClientsCannotMoveTheCursor) {
   TopFacts facts = Facts(1, 1);
   facts.requests.rows[0].id = "a\033[2Jb\r\n";
   facts.requests.rows[0].user = "\x9b";
-  facts.requests.users.push_back({"u\033]0;x\a", 1, 1});
+  facts.requests.users.push_back({"u\033]0;x\a", 1, 1, 1});
   facts.error = "e\033[1m";
   TopView view{.question = {.match = "\033c"}, .note = "\033d"};
   const std::string text = Text(DrawTop(facts, view, 24, 120));

@@ -193,14 +193,36 @@ std::string ZshFlags(const Command& command) {
   return absl::StrCat(lines, "      ) ;;\n");
 }
 
+// The words of flags that take one of several: lines of a case statement.
+std::string ZshChoices(const Command& command) {
+  std::string lines;
+  for (const FlagWords& flag : command.flags) {
+    if (!flag.Choices().empty())
+      absl::StrAppend(&lines, "    '", command.name, " ", flag.name, "') values=(",
+                      absl::StrJoin(flag.Choices(), " "), ") ;;\n");
+  }
+  return lines;
+}
+
 constexpr char kZsh[] = R"sh(#compdef somnus
 # Made by: somnus completions zsh
 _somnus() {
-  local -a commands flags names
+  local before=$words[CURRENT-1]
+  local -a commands flags names values
   commands=(
 @COMMANDS@  )
   if ((CURRENT == 2)); then
     _describe command commands
+    return
+  fi
+  if [[ $PREFIX == --*=* ]]; then
+    before=${PREFIX%%=*}
+    compset -P '*='
+  fi
+  case "$words[2] $before" in
+@CHOICES@  esac
+  if (($#values)); then
+    compadd -a values
     return
   fi
   case $words[2] in
@@ -231,6 +253,7 @@ std::string Zsh(const std::vector<Command>& commands) {
     return absl::StrCat("    ", ZshEntry(one.name, one.summary), "\n");
   });
   return absl::StrReplaceAll(kZsh, {{"@COMMANDS@", names},
+                                    {"@CHOICES@", Joined(commands, ZshChoices)},
                                     {"@FLAGS@", Joined(commands, ZshFlags)},
                                     {"@TAKE_MODELS@", absl::StrJoin(kTakeModels, " ")},
                                     {"@NAMES@", kNamesOfModels}});

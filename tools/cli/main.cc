@@ -133,4 +133,8 @@ std::optional<int> ParseCommand(const FlagTable& table, const std::vector<std::s
 
 }  // namespace somnus::cli
 
-int main(int argc, char** argv) { return somnus::cli::Main({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  const int code = somnus::cli::Main({argv + 1, argv + argc});
+  const bool is_written = fflush(stdout) == 0 && ferror(stdout) == 0;
+  return is_written ? code : somnus::cli::Fail(absl::DataLossError("standard output cannot be written"));
+}

@@ -98,8 +98,9 @@ std::string ShareCell(int64_t part, int64_t whole) {
                    : "-";
 }
 
-Row SchedulingRow(const v1::ModelStatus& model, const v1::SchedulingCounters& then, absl::Duration passed) {
-  const v1::SchedulingCounters& now = model.scheduling();
+Row SchedulingRow(const v1::ModelStatus& model, const v1::ModelStatus& before, absl::Duration passed) {
+  const v1::SchedulingCounters &now = model.scheduling(), &then = before.scheduling();
+  const v1::TokenLatencies &latency = model.latency(), &earlier = before.latency();
   const auto rate = [passed](int64_t now, int64_t then) { return RateCell(now, &then, passed); };
   const int64_t begun = now.first_scheduled() - then.first_scheduled();
   return {model.model(),
@@ -111,9 +112,20 @@ Row SchedulingRow(const v1::ModelStatus& model, const v1::SchedulingCounters& th
           ShareCell(now.prefix_cache_hits() - then.prefix_cache_hits(),
                     now.prefix_cache_queries() - then.prefix_cache_queries()),
           begun > 0 ? absl::StrFormat("%.3f s", (now.queue_s() - then.queue_s()) / begun) : "-",
+          MeanWait(latency.num_first_tokens() - earlier.num_first_tokens(),
+                   latency.first_token_s() - earlier.first_token_s()),
+          MeanWait(latency.num_further_tokens() - earlier.num_further_tokens(),
+                   latency.further_token_s() - earlier.further_token_s()),
           ShareCell(now.accepted_draft_tokens() - then.accepted_draft_tokens(),
                     now.draft_tokens() - then.draft_tokens()),
           CausesCell(now, then)};
+}
+
+nlohmann::ordered_json LatencyJson(const v1::TokenLatencies& latency) {
+  return {{"num_first_tokens", latency.num_first_tokens()},
+          {"first_token_s", latency.first_token_s()},
+          {"num_further_tokens", latency.num_further_tokens()},
+          {"further_token_s", latency.further_token_s()}};
 }
 
 // The report as `somnus status --json` prints reports; null while requests are served.
@@ -134,6 +146,12 @@ std::string StateName(v1::EngineState state) {
 
 std::string StateText(v1::EngineState state) {
   return Styled(STDOUT_FILENO, StyleOf(state), StateName(state));
+}
+
+std::string MeanWait(int64_t count, double seconds) {
+  if (count <= 0 || seconds < 0) return "-";
+  const double mean = seconds / static_cast<double>(count);
+  return mean < 1 ? absl::StrFormat("%.0fms", 1000 * mean) : absl::StrFormat("%.1fs", mean);
 }
 
 std::string ModelTable(const v1::ListModelStatusResponse& models, int columns,
@@ -172,11 +190,11 @@ std::string ModelTable(const v1::ListModelStatusResponse& models, int columns,
 
 std::string SchedulingTable(const v1::ListModelStatusResponse& models,
                             const v1::ListModelStatusResponse& before, absl::Duration passed, int columns) {
-  std::map<std::string, v1::SchedulingCounters> earlier;
-  for (const v1::ModelStatus& model : before.models()) earlier[model.model()] = model.scheduling();
-  TextTable table(
-      {"model", "preempted/s", "out/s", "in/s", "copied/s", "refused/s", "cached", "queue", "guessed", ""},
-      1);
+  std::map<std::string, v1::ModelStatus> earlier;
+  for (const v1::ModelStatus& model : before.models()) earlier[model.model()] = model;
+  TextTable table({"model", "preempted/s", "out/s", "in/s", "copied/s", "refused/s", "cached", "queue",
+                   "TTFT", "TPOT", "guessed", ""},
+                  1);
   for (const v1::ModelStatus& model : models.models())
     table.Add(SchedulingRow(model, earlier[model.model()], passed));
   return table.Text(columns);
@@ -203,6 +221,7 @@ std::string ModelsJson(const v1::ListModelStatusResponse& models) {
                     {"max_blocks", model.max_blocks()},
                     {"prompt_tokens", model.prompt_tokens()},
                     {"generation_tokens", model.generation_tokens()},
+                    {"latency", LatencyJson(model.latency())},
                     {"pinned", model.pinned()},
                     {"priority", model.priority()},
                     {"ttft_target_s", model.ttft_target_s()},

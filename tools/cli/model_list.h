@@ -10,6 +10,8 @@ namespace somnus::cli {
 
 std::string StateName(v1::EngineState state);  // "awake"
 std::string StateText(v1::EngineState state);  // the same in its colour
+// The mean of so many waits between two looks, as "25ms" or "1.2s"; "-": there were none.
+std::string MeanWait(int64_t count, double seconds);
 
 // A line for each model, below a line of titles, or paragraphs where the lines are wider than `columns`. With
 // `before`, the response of `passed` ago, also the tokens that each model has computed per second since.

@@ -119,8 +119,8 @@ std::string Printable(absl::string_view text) {
 }
 
 absl::StatusOr<RequestList> FetchRequests(const Server& server, const RequestQuestion& question) {
-  std::string path =
-      absl::StrCat("/requests?state=", question.state, "&sort=", question.sort, "&limit=", question.limit);
+  std::string path = absl::StrCat("/requests?state=", question.state, "&sort=", question.sort,
+                                  "&users_sort=", question.users_sort, "&limit=", question.limit);
   if (!question.match.empty()) absl::StrAppend(&path, "&match=", PercentEncoded(question.match));
   if (!question.model.empty()) absl::StrAppend(&path, "&model=", PercentEncoded(question.model));
   ASSIGN_OR_RETURN(const Json json, Read(server, server.AdminClient(kReadTimeout).Get(path)));
@@ -146,8 +146,8 @@ RequestList ReadRequestList(const Json& json) {
     for (const auto& [state, count] : counts->items()) list.counts[state] = CountAt(*counts, state.c_str());
   }
   for (const Json& user : ListAt(json, "users"))
-    list.users.push_back(
-        {StringAt(user, "user"), CountAt(user, "num_open"), CountAt(user, "num_output_tokens")});
+    list.users.push_back({StringAt(user, "user"), CountAt(user, "num_open"), CountAt(user, "num_waiting"),
+                          CountAt(user, "num_output_tokens")});
   for (const Json& row : ListAt(json, "data")) list.rows.push_back(ReadRow(row));
   return list;
 }

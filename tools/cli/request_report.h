@@ -25,7 +25,7 @@ struct RequestRow {
 
 struct UserRow {
   std::string user;
-  int64_t open = 0, output_tokens = 0;
+  int64_t open = 0, waiting = 0, output_tokens = 0;
 };
 
 struct RequestList {
@@ -48,7 +48,7 @@ struct RequestStory {
 
 // The requests to list. `match`: a part of an id, a model's or a user's name.
 struct RequestQuestion {
-  std::string state = "open", sort = "age", match, model;
+  std::string state = "open", sort = "age", users_sort = "open", match, model;
   int limit = 100;
 };
 

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "tools/cli/commands.h"
@@ -71,15 +72,17 @@ FlagTable RunFlags(RunOptions* o, SamplingOptions* sampling, Forwarded* forwarde
 // "loading smollm2, 3 s" on a terminal, in a line that goes away.
 class WaitLine {
  public:
-  explicit WaitLine(std::string model) : model_(std::move(model)) {}
+  explicit WaitLine(absl::string_view model) : model_(model.substr(model.find_last_of('/') + 1)) {}
   ~WaitLine() {
     if (is_shown_) fputs("\r\033[K", stderr);
   }
   void Show() {
     if (!UnderstandsEscapes(STDERR_FILENO)) return;
     is_shown_ = true;
-    absl::FPrintF(stderr, "\r\033[Kloading %s, %.0f s", model_,
-                  absl::ToDoubleSeconds(MonotonicNow() - start_));
+    const std::string line =
+        absl::StrFormat("loading %s, %.0f s", model_, absl::ToDoubleSeconds(MonotonicNow() - start_));
+    // A line that the terminal breaks would not go away whole.
+    absl::FPrintF(stderr, "\r\033[K%s", line.substr(0, std::max(1, Columns(STDERR_FILENO, 80) - 1)));
     fflush(stderr);
   }
 

@@ -42,6 +42,7 @@ constexpr int kLinesWanted = 10;      // of requests, where nobody can scroll
 constexpr int kRequestsWanted = 200;  // that a person may scroll through
 constexpr absl::Duration kTransitionTimeout = absl::Minutes(10);
 constexpr std::array<const char*, 3> kSorts = {"age", "tokens", "wait"};
+constexpr std::array<const char*, 4> kUserSorts = {"open", "wait", "tokens", "name"};
 constexpr std::array<const char*, 4> kStates = {"open", "waiting", "running", "all"};
 
 struct TopOptions {
@@ -175,6 +176,12 @@ class Session {
     });
     if (same != rows.end()) view_.request = static_cast<size_t>(same - rows.begin());
     SelectRequest(view_.request);
+    SelectUser(view_.user);
+  }
+
+  void SelectUser(size_t index) {
+    const size_t count = facts_.requests.users.size();
+    view_.user = std::min(index, count == 0 ? 0 : count - 1);
   }
 
   void SelectRequest(size_t index) {
@@ -192,9 +199,8 @@ class Session {
   void Ask() { watcher_.Ask(view_.question, Model() == nullptr ? "" : Model()->model()); }
 
   void Press(const KeyPress& key, const RawTerminal::Size& size) {
-    if (view_.shows_help || view_.story.has_value()) {
-      view_.shows_help = false;
-      view_.story.reset();
+    if (view_.shows_text()) {
+      if (!Scroll(key, size)) Close();
     } else if (view_.types_filter) {
       Type(key);
     } else if (!view_.asks.empty()) {
@@ -203,8 +209,25 @@ class Session {
       if (key.key == Key::kCharacter && (key.character == 'y' || key.character == 'Y')) confirmed();
     } else {
       view_.note.clear();
-      key.key == Key::kCharacter ? PressCharacter(key.character) : PressOther(key.key, size);
+      const std::optional<int> by = Steps(key, size.rows);
+      if (by.has_value()) return Move(*by);
+      key.key == Key::kCharacter ? PressCharacter(key.character) : PressOther(key.key);
     }
+  }
+
+  void Close() {
+    view_.shows_help = false;
+    view_.story.reset();
+    view_.scroll = 0;
+  }
+
+  // False: the key scrolls nothing.
+  bool Scroll(const KeyPress& key, const RawTerminal::Size& size) {
+    const std::optional<int> by = Steps(key, size.rows);
+    if (!by.has_value()) return false;
+    const auto most = static_cast<int>(MostScroll(view_, size.rows, size.columns));
+    view_.scroll = static_cast<size_t>(std::clamp(static_cast<int>(view_.scroll) + *by, 0, most));
+    return true;
   }
 
   void Type(const KeyPress& key) {
@@ -217,36 +240,52 @@ class Session {
   }
 
   void Move(int by) {
-    const bool requests = view_.pane == TopPane::kRequests;
-    const size_t at = requests ? view_.request : view_.model;
+    const size_t at = view_.pane == TopPane::kRequests ? view_.request
+                      : view_.pane == TopPane::kUsers  ? view_.user
+                                                       : view_.model;
     const size_t to = by < 0 && at < static_cast<size_t>(-by) ? 0 : at + static_cast<size_t>(by);
-    if (requests) return SelectRequest(to);
+    if (view_.pane == TopPane::kRequests) return SelectRequest(to);
+    if (view_.pane == TopPane::kUsers) return SelectUser(to);
     const auto count = static_cast<size_t>(facts_.models.models_size());
     view_.model = std::min(to, count == 0 ? 0 : count - 1);
     Ask();
   }
 
-  void PressOther(Key key, const RawTerminal::Size& size) {
+  // How far a key moves on a screen of so many rows; nothing: the key is for something else.
+  static std::optional<int> Steps(const KeyPress& key, int rows) {
     constexpr int kFar = 1 << 20;
-    const int page = std::max(1, size.rows / 2);
-    switch (key) {
+    const int page = std::max(1, rows / 2);
+    switch (key.key) {
       case Key::kUp:
-        return Move(-1);
+        return -1;
       case Key::kDown:
-        return Move(1);
+        return 1;
       case Key::kPageUp:
-        return Move(-page);
+        return -page;
       case Key::kPageDown:
-        return Move(page);
+        return page;
       case Key::kHome:
-        return Move(-kFar);
+        return -kFar;
       case Key::kEnd:
-        return Move(kFar);
+        return kFar;
+      case Key::kCharacter:
+        if (key.character == 'j') return 1;
+        if (key.character == 'k') return -1;
+        return std::nullopt;
+      default:
+        return std::nullopt;
+    }
+  }
+
+  void PressOther(Key key) {
+    switch (key) {
       case Key::kTab:
-        view_.pane = view_.pane == TopPane::kRequests ? TopPane::kModels : TopPane::kRequests;
+        view_.pane = view_.pane == TopPane::kRequests ? TopPane::kModels
+                     : view_.pane == TopPane::kModels ? TopPane::kUsers
+                                                      : TopPane::kRequests;
         return;
       case Key::kEnter:
-        return Explain();
+        return view_.pane == TopPane::kUsers ? ShowRequestsOfUser() : Explain();
       case Key::kEscape:
         view_.question.match.clear();
         return Ask();
@@ -264,12 +303,9 @@ class Session {
       case 'h':
         view_.shows_help = true;
         return;
-      case 'j':
-        return Move(1);
-      case 'k':
-        return Move(-1);
       case 's':
-        return Next(kSorts, &view_.question.sort);
+        return view_.pane == TopPane::kUsers ? Next(kUserSorts, &view_.question.users_sort)
+                                             : Next(kSorts, &view_.question.sort);
       case 'a':
         return Next(kStates, &view_.question.state);
       case '/':
@@ -296,6 +332,13 @@ class Session {
   void Confirm(std::string question, std::function<void()> on_yes) {
     view_.asks = std::move(question);
     on_yes_ = std::move(on_yes);
+  }
+
+  void ShowRequestsOfUser() {
+    if (facts_.requests.users.empty() || facts_.requests.users[view_.user].user.empty()) return;
+    view_.question.match = facts_.requests.users[view_.user].user;
+    view_.pane = TopPane::kRequests;
+    Ask();
   }
 
   void Explain() {
@@ -401,20 +444,19 @@ int RunTop(const std::vector<std::string>& args) {
       .program = "somnus top",
       .usage = "somnus top [flags]",
       .about =
-          "On a terminal a screen of what the server does, with the models, the ranks of one, and requests; "
-          "?\n"
-          "shows the keys, which also end a request, put a model to sleep, and explain a request. Elsewhere, "
-          "or\n"
-          "with --once or --count, the same as text: as somnus models, and how many tokens of prompts and "
-          "of\n"
-          "output each model computes in a second. Below that, since the last look: sequences preempted in "
-          "a\n"
-          "second, blocks swapped out, swapped in and copied for forks, admissions refused for the "
-          "watermark\n"
-          "alone, which share of prompt tokens was cached, how long requests waited in the queue, which "
-          "share of\n"
-          "the tokens guessed by speculative decoding was right, and why sequences were preempted; then the\n"
-          "requests that are open for longest.",
+          "On a terminal a screen of what the server does, with the models, the ranks of one, users, and\n"
+          "requests; ? shows the keys, which also end a request, put a model to sleep, and explain a "
+          "request.\n"
+          "Elsewhere, or with --once or --count, the same as text: as somnus models, and how many tokens of\n"
+          "prompts and of output each model computes in a second. Below that, since the last look: "
+          "sequences\n"
+          "preempted in a second, blocks swapped out, swapped in and copied for forks, admissions refused "
+          "for\n"
+          "the watermark alone, which share of prompt tokens was cached, how long requests waited in the\n"
+          "queue, for first tokens (TTFT) and for each further token (TPOT), which share of the tokens "
+          "guessed\n"
+          "by speculative decoding was right, and why sequences were preempted; then the requests that are\n"
+          "open for longest.",
       .groups = {
           {"Flags",
            {Flag::Time("interval", &o.interval, absl::Milliseconds(100), absl::Hours(1), "between two looks"),

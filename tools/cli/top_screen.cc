@@ -23,20 +23,22 @@ namespace {
 using Lines = std::vector<std::string>;
 
 constexpr size_t kMostRanks = 4, kMostUsers = 4, kMostModels = 8;
+constexpr int kLeastRequestRows = 8;  // that go before ranks and users
 
 constexpr char kHelp[] =
     "Keys:\n"
     "  q          ends; so does Ctrl-C\n"
-    "  Tab        goes between requests and models\n"
+    "  Tab        goes between requests, models and users\n"
     "  arrows     select a row; also j and k, page up and down\n"
-    "  Enter      explains the selected request\n"
-    "  s          sorts requests: by age, by output tokens, by the time they wait\n"
+    "  Enter      explains the selected request; shows the requests of the selected user\n"
+    "  s          sorts requests: by age, by output tokens, by the time they wait; users: by open and by\n"
+    "             waiting requests, by output tokens, by name\n"
     "  a          shows open requests, those that wait, that run, or all that are known\n"
     "  /          filters requests by a part of the id, the model's or the user's name\n"
     "  x          ends the selected request\n"
     "  z          puts the selected model to sleep, or wakes it\n"
     "  p          pauses the selected model, or ends its pause\n"
-    "Any key goes back.";
+    "Arrows scroll, any other key goes back.";
 
 // A column of a table: a title, a width that is kept, and whether it is a number.
 struct Column {
@@ -83,9 +85,9 @@ std::string Cut(absl::string_view text, int columns) {
 // ---- Models
 
 constexpr Column kModelColumns[] = {
-    {"model", 0, false, 0}, {"state", 10, false, 0},   {"memory", 10, true, 0},
-    {"run", 5, true, 0},    {"wait", 5, true, 0},      {"KV", 4, true, 56},
-    {"out/s", 7, true, 60}, {"prompt/s", 8, true, 76}, {"host", 10, true, 88}};
+    {"model", 0, false, 0}, {"state", 10, false, 0},   {"memory", 10, true, 0}, {"run", 5, true, 0},
+    {"wait", 5, true, 0},   {"KV", 4, true, 56},       {"out/s", 7, true, 60},  {"TTFT", 6, true, 76},
+    {"TPOT", 6, true, 76},  {"prompt/s", 8, true, 96}, {"host", 10, true, 106}};
 
 std::string Rate(int64_t now, int64_t then, absl::Duration passed) {
   if (passed <= absl::ZeroDuration() || now < then) return "-";
@@ -122,6 +124,10 @@ Lines ModelLines(const TopFacts& facts, const TopView& view, size_t most, int co
                    {Printable(model.model()), StateOf(model), BytesText(model.resident_bytes()),
                     absl::StrCat(model.num_requests_running()), absl::StrCat(model.num_requests_waiting()),
                     Used(model), Rate(model.generation_tokens(), then.generation_tokens(), passed),
+                    MeanWait(model.latency().num_first_tokens() - then.latency().num_first_tokens(),
+                             model.latency().first_token_s() - then.latency().first_token_s()),
+                    MeanWait(model.latency().num_further_tokens() - then.latency().num_further_tokens(),
+                             model.latency().further_token_s() - then.latency().further_token_s()),
                     Rate(model.prompt_tokens(), then.prompt_tokens(), passed), BytesText(model.host_bytes())},
                    selected, columns),
                selected));
@@ -197,7 +203,37 @@ std::string RequestsHeadline(const TopFacts& facts, const TopView& view, int col
   return Cut(text, columns);
 }
 
-// The users with the most open requests, in one line.
+// ---- Users
+
+constexpr Column kUserColumns[] = {
+    {"user", 0, false, 0}, {"open", 7, true, 0}, {"wait", 7, true, 0}, {"output", 10, true, 0}};
+
+bool HasUsers(const TopFacts& facts) {
+  const std::vector<UserRow>& users = facts.requests.users;
+  return std::any_of(users.begin(), users.end(), [](const UserRow& user) { return !user.user.empty(); });
+}
+
+// `most` users, with the selected one among them.
+Lines UserLines(const TopFacts& facts, const TopView& view, size_t most, int columns) {
+  const std::vector<UserRow>& users = facts.requests.users;
+  Lines lines = {Cut(absl::StrCat("users (by ", view.question.users_sort, "):"), columns),
+                 Titles(kUserColumns, columns)};
+  const bool is_pane = view.pane == TopPane::kUsers;
+  const size_t first = is_pane && view.user >= most ? view.user - most + 1 : 0;
+  for (size_t i = first; i < std::min(users.size(), first + most); ++i) {
+    const UserRow& user = users[i];
+    const bool selected = is_pane && i == view.user;
+    lines.push_back(Marked(Row(kUserColumns,
+                               {user.user.empty() ? "-" : Printable(user.user), absl::StrCat(user.open),
+                                absl::StrCat(user.waiting), absl::StrCat(user.output_tokens)},
+                               selected, columns),
+                           selected));
+  }
+  if (users.size() > most) lines.push_back(Cut(absl::StrCat("  ", users.size() - most, " more"), columns));
+  return lines;
+}
+
+// The first users, in one line.
 std::string UsersLine(const TopFacts& facts, int columns) {
   std::vector<std::string> parts;
   for (const UserRow& user : facts.requests.users) {
@@ -216,12 +252,29 @@ std::string Footer(const TopView& view, int columns) {
   return Cut("q ends, ? helps, Tab, Enter explains, x ends a request, z sleeps, s sorts, / filters", columns);
 }
 
-Lines TextLines(absl::string_view text, int rows, int columns) {
+// The help or the story, whole.
+Lines TextLines(const TopView& view, int columns) {
+  const std::string text = view.shows_help ? kHelp : StoryText(*view.story, absl::LocalTimeZone(), columns);
   Lines lines;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (static_cast<int>(lines.size()) < rows) lines.push_back(Cut(line, columns));
-  }
+  for (const absl::string_view line : absl::StrSplit(absl::StripTrailingAsciiWhitespace(text), '\n'))
+    lines.push_back(Cut(line, columns));
   return lines;
+}
+
+// The part of the help or the story that there is room for. Where that is not all, the last line says so.
+Lines DrawText(const TopView& view, int rows, int columns) {
+  Lines lines = TextLines(view, columns);
+  const size_t count = lines.size(), room = static_cast<size_t>(std::max(0, rows));
+  if (count <= room) return lines;
+  const size_t first = std::min(view.scroll, MostScroll(view, rows, columns));
+  const size_t shown = room > 0 ? room - 1 : 0;
+  Lines part(lines.begin() + static_cast<ptrdiff_t>(first),
+             lines.begin() + static_cast<ptrdiff_t>(first + shown));
+  if (room > 0)
+    part.push_back(Cut(absl::StrCat("lines ", first + 1, " to ", first + shown, " of ", count,
+                                    ": arrows scroll, any other key goes back"),
+                       columns));
+  return part;
 }
 
 std::string Headline(const TopFacts& facts, int columns) {
@@ -254,10 +307,15 @@ std::vector<std::string> RequestLines(const std::vector<RequestRow>& rows, int s
   return lines;
 }
 
+size_t MostScroll(const TopView& view, int rows, int columns) {
+  if (!view.shows_text()) return 0;
+  const size_t count = TextLines(view, columns).size();
+  if (rows > 0 && count <= static_cast<size_t>(rows)) return 0;
+  return count - static_cast<size_t>(std::max(0, rows - 1));
+}
+
 std::vector<std::string> DrawTop(const TopFacts& facts, const TopView& view, int rows, int columns) {
-  if (view.shows_help) return TextLines(kHelp, rows, columns);
-  if (view.story.has_value())
-    return TextLines(StoryText(*view.story, absl::LocalTimeZone(), columns), rows, columns);
+  if (view.shows_text()) return DrawText(view, rows, columns);
   Lines lines = {Styled(STDOUT_FILENO, Style::kBold, Headline(facts, columns))};
   if (!facts.error.empty())
     lines.push_back(Styled(STDOUT_FILENO, Style::kRed, Cut(Printable(facts.error), columns)));
@@ -265,8 +323,20 @@ std::vector<std::string> DrawTop(const TopFacts& facts, const TopView& view, int
                     columns),
          &lines);
   const Lines ranks = RankLines(facts.status, columns);
-  if (rows - static_cast<int>(lines.size() + ranks.size()) >= 8) Append(ranks, &lines);
-  if (const std::string users = UsersLine(facts, columns); !users.empty()) lines.push_back(users);
+  const auto fits = [&](const Lines& more) {
+    return rows - static_cast<int>(lines.size() + more.size()) >= kLeastRequestRows;
+  };
+  if (fits(ranks)) Append(ranks, &lines);
+  if (HasUsers(facts) || view.pane == TopPane::kUsers) {
+    const bool is_pane = view.pane == TopPane::kUsers;
+    const size_t most = is_pane ? static_cast<size_t>(std::max(1, rows / 3)) : kMostUsers;
+    const Lines users = UserLines(facts, view, most, columns);
+    if (is_pane || fits(users)) {
+      Append(users, &lines);
+    } else {
+      lines.push_back(UsersLine(facts, columns));
+    }
+  }
   lines.push_back(RequestsHeadline(facts, view, columns));
   Append(RequestRows(facts, view, rows - 1 - static_cast<int>(lines.size()), columns), &lines);
   lines.resize(static_cast<size_t>(std::max(0, rows - 1)));

@@ -10,13 +10,18 @@ if TYPE_CHECKING:
     from somnus.client import Client, Completion
     from somnus.errors import EngineDeadError, EngineStartError
     from somnus.llm import LLM
-    from somnus.outputs import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, PoolingOutput,
-                                PoolingRequestOutput, RequestOutput)
-    from somnus.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+    from somnus.lora import LoRARequest
+    from somnus.outputs import (BeamSearchOutput, BeamSearchSequence, CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput,
+                                Logprob, PoolingOutput, PoolingRequestOutput, RequestOutput, ScoringOutput, ScoringRequestOutput)
+    from somnus.sampling_params import (BeamSearchParams, PoolingParams, RequestOutputKind, SamplingParams,
+                                        StructuredOutputsParams)
 
 # Where each name is defined. A module is imported when somebody asks for a name of that module.
 _MODULES = {
     "AsyncLLM": "async_llm",
+    "BeamSearchOutput": "outputs",
+    "BeamSearchParams": "sampling_params",
+    "BeamSearchSequence": "outputs",
     "Client": "client",
     "Completion": "client",
     "CompletionOutput": "outputs",
@@ -25,19 +30,24 @@ _MODULES = {
     "EngineDeadError": "errors",
     "EngineStartError": "errors",
     "LLM": "llm",
+    "LoRARequest": "lora",
     "Logprob": "outputs",
     "PoolingOutput": "outputs",
+    "PoolingParams": "sampling_params",
     "PoolingRequestOutput": "outputs",
     "RequestOutput": "outputs",
     "RequestOutputKind": "sampling_params",
     "SamplingParams": "sampling_params",
+    "ScoringOutput": "outputs",
+    "ScoringRequestOutput": "outputs",
     "StructuredOutputsParams": "sampling_params",
 }
 
 __all__ = [  # pylint: disable=undefined-all-variable
-    "AsyncLLM", "Client", "Completion", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "EngineDeadError",
-    "EngineStartError", "LLM", "Logprob", "PoolingOutput", "PoolingRequestOutput", "RequestOutput", "RequestOutputKind",
-    "SamplingParams", "StructuredOutputsParams"]
+    "AsyncLLM", "BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence", "Client", "Completion", "CompletionOutput",
+    "EmbeddingOutput", "EmbeddingRequestOutput", "EngineDeadError", "EngineStartError", "LLM", "LoRARequest", "Logprob",
+    "PoolingOutput", "PoolingParams", "PoolingRequestOutput", "RequestOutput", "RequestOutputKind", "SamplingParams",
+    "ScoringOutput", "ScoringRequestOutput", "StructuredOutputsParams"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from typing import Any, AsyncIterator, Dict, Iterable, List, Mapping, Optional, 
 from somnus import engine, metrics
 from somnus.engine_client import EngineClient, Job, query
 from somnus.engine_process import EngineProcess
+from somnus.lora import LoRARequest
 from somnus.outputs import RequestOutput
 from somnus.prompts import PromptType, read_prompt
 from somnus.sampling_params import SamplingParams
@@ -30,19 +31,16 @@ class AsyncLLM:
     async def __aexit__(self, *_: Any) -> None:
         self.shutdown()
 
-    async def generate(
-    self,
-    prompt: PromptType,
-    sampling_params: Optional[SamplingParams] = None,
-    request_id: Optional[str] = None,
-    *,
-     priority: int = 0) -> AsyncIterator[RequestOutput]:
+    async def generate(self, prompt: PromptType, sampling_params: Optional[SamplingParams] = None,
+                       request_id: Optional[str] = None, *, lora_request: Optional[LoRARequest] = None,
+                       priority: int = 0) -> AsyncIterator[RequestOutput]:
         """Yields the output as it grows: everything so far each time, what is new (DELTA), or the end alone (FINAL_ONLY).
         The last one has `finished`. A reader that leaves the loop, or is cancelled, ends the request."""
         self._check_alive()
         if not self._client.max_model_len:
             await self._client.open()
-        job = Job(self._client.reserve_numbers(1), read_prompt(prompt), sampling_params, priority)
+        job = Job(self._client.reserve_numbers(1), read_prompt(prompt), sampling_params, priority, lora_request)
+        self._client.adapters.begin_call([lora_request])
         outputs = self._client.stream(job, request_id or uuid.uuid4().hex)
         try:
             async for output in outputs:

@@ -1,10 +1,13 @@
 """Many prompts become requests of several prompts each: few enough requests that HTTP costs little, small enough ones that the
 engine always has enough sequences."""
 import asyncio
-from typing import Callable, Iterator, List, Optional, Sequence
+from typing import Awaitable, Callable, Iterator, List, Optional, Sequence, Tuple
 
 from somnus.engine_client import EngineClient, Job
-from somnus.outputs import RequestOutput
+from somnus.lora import LoRARequest
+from somnus.outputs import BeamSearchOutput, RequestOutput
+from somnus.prompts import Prompt
+from somnus.sampling_params import BeamSearchParams
 
 MOST_SEQUENCES = 32  # of one request
 REQUESTS_AT_ONCE = 32
@@ -27,6 +30,8 @@ def cut(jobs: Sequence[Job]) -> Iterator[List[Job]]:
 def _alike(one: Job, other: Job) -> bool:
     if one.params is not None and (one.params.prompt_logprobs is not None or one.params.seed is not None):
         return False  # the answer is large; choice i of several prompts would have seed + i
+    if one.lora != other.lora:
+        return False
     return (one.params is other.params or one.params == other.params) and one.priority == other.priority and (
         (one.prompt.text is None) == (other.prompt.text is None)) and one.prompt.cache_salt == other.prompt.cache_salt
 
@@ -36,6 +41,7 @@ async def run(client: EngineClient, jobs: Sequence[Job], note_done: Callable[[in
     The first error ends all requests, and is raised."""
     outputs: List[Optional[RequestOutput]] = [None] * len(jobs)
     first = jobs[0].number if jobs else 0
+    client.adapters.begin_call(job.lora for job in jobs)
     batches = cut(jobs)
 
     async def work() -> None:
@@ -44,11 +50,32 @@ async def run(client: EngineClient, jobs: Sequence[Job], note_done: Callable[[in
                 outputs[job.number - first] = output
             note_done(len(batch))
 
-    tasks = [asyncio.ensure_future(work()) for _ in range(min(REQUESTS_AT_ONCE, len(jobs)))]
+    await _at_once(work, min(REQUESTS_AT_ONCE, len(jobs)))
+    return [output for output in outputs if output is not None]
+
+
+async def search(client: EngineClient, jobs: Sequence[Tuple[Prompt, Optional[LoRARequest]]], params: BeamSearchParams,
+                 at_once: Optional[int], note_done: Callable[[int], object]) -> List[BeamSearchOutput]:
+    """A beam search for each prompt, at most so many at once. As run()."""
+    outputs: List[Optional[BeamSearchOutput]] = [None] * len(jobs)
+    client.adapters.begin_call(lora for _, lora in jobs)
+    numbered = iter(enumerate(jobs))
+
+    async def work() -> None:
+        for at, (prompt, lora) in numbered:  # all workers share the iterator
+            outputs[at] = await client.search_beams(prompt, params, lora)
+            note_done(1)
+
+    await _at_once(work, min(at_once or REQUESTS_AT_ONCE, len(jobs)))
+    return [output for output in outputs if output is not None]
+
+
+async def _at_once(work: Callable[[], Awaitable[None]], count: int) -> None:
+    """Runs work() so many times at once. The first error ends all, and is raised."""
+    tasks = [asyncio.ensure_future(work()) for _ in range(count)]
     try:
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return [output for output in outputs if output is not None]

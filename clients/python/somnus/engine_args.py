@@ -47,6 +47,8 @@ _NOTHING: Dict[str, Tuple[Tuple[Any, ...], str]] = {
     "use_tqdm_on_load": ((True, False), "loading shows no bar"),
     "model_loader_extra_config": ((None, {}), "files are read by our own reader"),
     "ray_workers_use_nsight": ((False,), "there is no Ray"),
+    "lora_dtype": (("auto", None), "an adapter has the type of activations"),
+    "fully_sharded_loras": ((False,), "adapters are divided as the model's matrices are"),
     "async_engine_args": ((None,), "there is one kind of arguments"),
 }
 
@@ -56,8 +58,8 @@ _ABSENT: Dict[str, Tuple[Any, ...]] = {
     "decode_context_parallel_size": (1,),
     "prefill_context_parallel_size": (1,),
     "enable_expert_parallel": (False,),
-    "enable_lora": (False,),
     "kv_transfer_config": (),
+    "default_mm_loras": ({},),
     "hf_overrides": ({},),
     "logits_processors": ([],),
 }

@@ -7,17 +7,18 @@ import urllib.parse
 from typing import Any, AsyncGenerator, AsyncIterator, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from somnus.engine_process import EngineProcess
-from somnus.errors import EngineDeadError
+from somnus.errors import ConflictError, EngineDeadError
 from somnus.http_client import HttpClient, HttpError
-from somnus.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestOutput
+from somnus.lora import Adapters, LoRARequest
+from somnus.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, Logprob, PositionLogprobs, RequestOutput
 from somnus.prompts import Prompt
-from somnus.sampling_params import RequestOutputKind, SamplingParams
+from somnus.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 
 _TOKEN_ID = "token_id:"
 _MAX_CONNECTIONS = 512
 _AGAIN_S = 0.05  # until a request is sent again for which the queue had no room
 _MAX_TOKEN_TEXTS = 1 << 20
-_OTHER_ERRORS = {404: LookupError, 409: RuntimeError, 501: NotImplementedError}
+_OTHER_ERRORS = {404: LookupError, 409: ConflictError, 501: NotImplementedError}
 
 
 @dataclasses.dataclass
@@ -28,10 +29,15 @@ class Job:
     prompt: Prompt
     params: Optional[SamplingParams]
     priority: int = 0
+    lora: Optional[LoRARequest] = None
 
     @property
     def num_sequences(self) -> int:
         return 1 if self.params is None else self.params.num_sequences
+
+    @property
+    def num_logprobs(self) -> Optional[int]:
+        return None if self.params is None else self.params.logprobs
 
 
 def query(path: str, **fields: Any) -> str:
@@ -52,6 +58,7 @@ class EngineClient:
         self._process = process
         self._public = HttpClient(process.port, process.key, _MAX_CONNECTIONS)
         self._admin = HttpClient(process.admin_port, process.admin_key, _MAX_CONNECTIONS)
+        self.adapters = Adapters(self.operate)
         self._token_texts: Dict[int, str] = {}
         self._lock, self._next_number = threading.Lock(), 0
         self._under_way = 0  # requests for text
@@ -99,9 +106,10 @@ class EngineClient:
     # Text.
 
     async def generate(self, jobs: Sequence[Job]) -> List[RequestOutput]:
-        """The outputs of jobs that can be one request: prompts of one kind, the same parameters, salt and priority."""
+        """The outputs of jobs that can be one request: prompts of one kind, the same parameters, salt, priority and adapter."""
         body = self._body(jobs)
-        reply = await self._when_there_is_room(body)
+        async with self.adapters.use(jobs[0].lora):
+            reply = await self._when_there_is_room(body)
         choices = reply["choices"]
         await self._learn_token_texts(choices)
         per_prompt = len(choices) // len(jobs)
@@ -116,16 +124,35 @@ class EngineClient:
         body = {**self._body([job]), "stream": True, "stream_options": {"include_usage": True}, "request_id": request_id}
         growing = _GrowingOutput(job, request_id)
         kind = RequestOutputKind.CUMULATIVE if job.params is None else job.params.output_kind
-        async for event in self._events(body):
-            if event.get("usage"):
-                growing.note_usage(event["usage"])
-            await self._learn_token_texts(event["choices"])
-            shown = growing.add(event["choices"], lambda choice: self._logprobs(job, choice))
-            if shown and kind is not RequestOutputKind.FINAL_ONLY and not growing.finished:
-                yield growing.take(kind)
+        async with self.adapters.use(job.lora):
+            async for event in self._events(body):
+                if event.get("usage"):
+                    growing.note_usage(event["usage"])
+                await self._learn_token_texts(event["choices"])
+                shown = growing.add(event["choices"], lambda choice: self._logprobs(job.num_logprobs, choice))
+                if shown and kind is not RequestOutputKind.FINAL_ONLY and not growing.finished:
+                    yield growing.take(kind)
         if not growing.finished:
             raise EngineDeadError("the stream has ended before its last token")
         yield growing.take(kind)
+
+    async def search_beams(self, prompt: Prompt, params: BeamSearchParams, lora: Optional[LoRARequest]) -> BeamSearchOutput:
+        """The answers of a beam search."""
+        body = {"prompt": [prompt.value], "return_token_ids": True, "return_tokens_as_token_ids": True, **params.to_json(),
+                **_fields_of(prompt, lora)}
+        async with self.adapters.use(lora):
+            choices = (await self._when_there_is_room(body))["choices"]
+        await self._learn_token_texts(choices)
+        ids = choices[0]["prompt_token_ids"]
+        original = {"prompt_token_ids": ids, **({} if prompt.text is None else {"prompt": prompt.text})}
+        sequences = []
+        for choice in choices:
+            ended = choice["finish_reason"] == "stop" and not params.include_stop_str_in_output
+            tokens = ids + (choice["token_ids"][:-1] if ended else choice["token_ids"])
+            sequences.append(BeamSearchSequence(
+                original, tokens, self._logprobs(body["logprobs"], choice) or [], lora, _sum_of(choice) or 0.0,
+                await self.detokenize(tokens), choice["finish_reason"], choice["stop_reason"]))
+        return BeamSearchOutput(sequences)
 
     async def abort(self, request_ids: Optional[Sequence[str]] = None) -> None:
         """Ends these requests, or all."""
@@ -183,35 +210,35 @@ class EngineClient:
         if first.params is not None:
             body.update(first.params.to_json(self.max_model_len))
             body["return_tokens_as_token_ids"] = True
-        if first.prompt.cache_salt is not None:
-            body["cache_salt"] = first.prompt.cache_salt
         if first.priority:
             body["priority"] = first.priority
-        return body
+        return {**body, **_fields_of(first.prompt, first.lora)}
 
     def _output(self, job: Job, choices: Sequence[Any]) -> RequestOutput:
         with_text = job.params is None or job.params.detokenize
         outputs = []
         for index, choice in enumerate(choices):
-            logprobs = self._logprobs(job, choice)
+            logprobs = self._logprobs(job.num_logprobs, choice)
             outputs.append(CompletionOutput(
                 index=index, text=choice["text"] if with_text else "", token_ids=choice["token_ids"], logprobs=logprobs,
-                cumulative_logprob=_sum_of(choice), finish_reason=choice["finish_reason"], stop_reason=choice["stop_reason"]))
+                cumulative_logprob=_sum_of(choice), finish_reason=choice["finish_reason"], stop_reason=choice["stop_reason"],
+                lora_request=job.lora))
         return RequestOutput(
             request_id=str(job.number), prompt=job.prompt.text or job.prompt.shown,
             prompt_token_ids=choices[0]["prompt_token_ids"], outputs=outputs, finished=True,
-            prompt_logprobs=_prompt_logprobs(choices[0].get("prompt_logprobs")))
+            prompt_logprobs=_prompt_logprobs(choices[0].get("prompt_logprobs")), lora_request=job.lora)
 
-    def _logprobs(self, job: Job, choice: Any) -> Optional[List[PositionLogprobs]]:
+    def _logprobs(self, most: Optional[int], choice: Any) -> Optional[List[PositionLogprobs]]:
+        """Of a choice of a request that has asked for so many alternatives."""
         found = choice.get("logprobs")
-        if not found or job.params is None or job.params.logprobs is None:
+        if not found or most is None:
             return None
         positions: List[PositionLogprobs] = []
         for token, logprob, alternatives in zip(found["tokens"], found["token_logprobs"], found["top_logprobs"]):
             ranked = sorted((alternatives or {}).items(), key=lambda one: -one[1])
             ranks: Dict[int, Optional[int]] = {_id_of(name): rank for rank, (name, _) in enumerate(ranked, 1)}
             chosen = _id_of(token)
-            if len(ranked) > job.params.logprobs:  # the chosen token is there beside the likeliest ones
+            if len(ranked) > most:  # the chosen token is there beside the likeliest ones
                 ranks[chosen] = None
             position = {chosen: Logprob(logprob, ranks.get(chosen), self._token_texts.get(chosen))}
             for name, value in ranked:
@@ -235,10 +262,10 @@ class _GrowingOutput:
 
     def __init__(self, job: Job, request_id: str):
         self._with_text = job.params is None or job.params.detokenize
-        self._all = RequestOutput(request_id, job.prompt.text, list(job.prompt.token_ids or []), [], False)
+        self._all = RequestOutput(request_id, job.prompt.text, list(job.prompt.token_ids or []), [], False, lora_request=job.lora)
         count = 1 if job.params is None else job.params.n
-        self._all.outputs = [CompletionOutput(index, "", []) for index in range(count)]
-        self._new = [CompletionOutput(index, "", []) for index in range(count)]
+        self._all.outputs = [CompletionOutput(index, "", [], lora_request=job.lora) for index in range(count)]
+        self._new = [dataclasses.replace(one) for one in self._all.outputs]
 
     @property
     def finished(self) -> bool:
@@ -271,7 +298,7 @@ class _GrowingOutput:
         source = self._new if delta else self._all.outputs
         outputs = [dataclasses.replace(one) for one in source if not delta or one.token_ids or one.text or one.finished()]
         if delta:
-            self._new = [CompletionOutput(one.index, "", []) for one in self._new]
+            self._new = [CompletionOutput(one.index, "", [], lora_request=one.lora_request) for one in self._new]
         return dataclasses.replace(self._all, outputs=outputs, finished=self.finished)
 
 
@@ -288,6 +315,11 @@ def _as_python(error: HttpError) -> Exception:
     if error.status == 504:
         return TimeoutError(message)
     return _OTHER_ERRORS.get(error.status, RuntimeError)(message)
+
+
+def _fields_of(prompt: Prompt, lora: Optional[LoRARequest]) -> Dict[str, Any]:
+    salt = {} if prompt.cache_salt is None else {"cache_salt": prompt.cache_salt}
+    return salt if lora is None else {**salt, "model": lora.lora_name}
 
 
 def _id_of(token: str) -> int:

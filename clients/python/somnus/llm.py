@@ -1,6 +1,9 @@
 """An engine in this program, in vLLM's words: LLM(model).generate(prompts)."""
 import asyncio
 import itertools
+import operator
+import os
+import types
 from typing import Any, Callable, Coroutine, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 from somnus import batches, engine, metrics
@@ -8,15 +11,18 @@ from somnus.engine_client import EngineClient, Job
 from somnus.engine_process import EngineProcess
 from somnus.errors import EngineDeadError
 from somnus.loop_thread import LoopThread
-from somnus.outputs import EmbeddingOutput, EmbeddingRequestOutput, PoolingOutput, PoolingRequestOutput, RequestOutput
+from somnus.lora import LoRARequest
+from somnus.outputs import (BeamSearchOutput, EmbeddingOutput, EmbeddingRequestOutput, PoolingOutput, PoolingRequestOutput,
+                            RequestOutput, ScoringOutput, ScoringRequestOutput)
 from somnus.progress import open_bar
 from somnus.prompts import Prompt, PromptType, read_prompts
-from somnus.sampling_params import MODEL_DEFAULTS, SamplingParams
+from somnus.sampling_params import MODEL_DEFAULTS, BeamSearchParams, PoolingParams, SamplingParams
 from somnus.tokenizer import Tokenizer, chat_body
 
 Prompts = Union[PromptType, Sequence[PromptType]]
 Conversation = Sequence[Mapping[str, Any]]
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
+LoRA = Union[LoRARequest, Sequence[Optional[LoRARequest]], None]
 UseTqdm = Union[bool, Callable[..., Any]]
 
 T = TypeVar("T")
@@ -38,6 +44,7 @@ class LLM:
     """
 
     def __init__(self, model: Any, **arguments: Any):
+        self.model = os.fspath(model)
         self._process = engine.start(model, arguments)
         self._loop = LoopThread()
         self._client = EngineClient(self._process)
@@ -57,19 +64,19 @@ class LLM:
     # Text.
 
     def generate(self, prompts: Prompts, sampling_params: Params = None, *, use_tqdm: UseTqdm = True,
-                 priority: Optional[Sequence[int]] = None, lora_request: None = None) -> List[RequestOutput]:
+                 priority: Optional[Sequence[int]] = None, lora_request: LoRA = None) -> List[RequestOutput]:
         """The outputs of the prompts, in their order.
 
         prompts: one or several, each a text, token ids, or a dictionary with `prompt` or `prompt_token_ids`, and `cache_salt`.
         sampling_params: for all prompts, or one for each; None: the model's own (generation_config.json). priority: one for each
-        prompt, lower first, with scheduling_policy="priority". While the engine sleeps the call waits for the wake-up.
+        prompt, lower first, with scheduling_policy="priority". lora_request: an adapter for all prompts, or one or None for each,
+        of an engine with enable_lora=True; its directory is read when a call first names the adapter. While the engine sleeps
+        the call waits for the wake-up.
         """
-        if lora_request is not None:
-            raise ValueError("lora_request: adapters are not known to this class yet")
-        return self._generate(read_prompts(prompts), sampling_params, use_tqdm, priority)
+        return self._generate(read_prompts(prompts), sampling_params, use_tqdm, priority, lora_request)
 
     def chat(self, messages: Union[Conversation, Sequence[Conversation]],
-             sampling_params: Params = None, use_tqdm: UseTqdm = True, *,
+             sampling_params: Params = None, use_tqdm: UseTqdm = True, lora_request: LoRA = None, *,
              chat_template: Optional[str] = None, add_generation_prompt: bool = True, continue_final_message: bool = False,
              tools: Optional[Sequence[Mapping[str, Any]]] = None, chat_template_kwargs: Optional[Mapping[str, Any]] = None
              ) -> List[RequestOutput]:
@@ -83,7 +90,19 @@ class LLM:
             "tools": list(tools) if tools else None,
             "chat_template_kwargs": dict(chat_template_kwargs) if chat_template_kwargs else None}
         bodies = [chat_body(one, **fields) for one in conversations]
-        return self._generate(self._run(_rendered(self._client, bodies)), sampling_params, use_tqdm, None)
+        return self._generate(self._run(_rendered(self._client, bodies)), sampling_params, use_tqdm, None, lora_request)
+
+    def beam_search(self, prompts: Prompts, params: BeamSearchParams, lora_request: LoRA = None, use_tqdm: UseTqdm = False,
+                    concurrency_limit: Optional[int] = None) -> List[BeamSearchOutput]:
+        """The likeliest answers to each prompt that a search with params.beam_width beams finds. concurrency_limit: of searches
+        under way at once (32)."""
+        read = read_prompts(prompts)
+        adapters = _for_each("lora_request", lora_request, len(read))
+        bar = open_bar(use_tqdm, len(read))
+        try:
+            return self._run(batches.search(self._client, list(zip(read, adapters)), params, concurrency_limit, bar.update))
+        finally:
+            bar.close()
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The model's own (generation_config.json), which generate() takes where it is given none."""
@@ -93,24 +112,37 @@ class LLM:
     # Vectors.
 
     def embed(self, prompts: Prompts, *, use_tqdm: UseTqdm = True, normalize: bool = True, dimensions: Optional[int] = None,
-              truncate_prompt_tokens: Optional[int] = None) -> List[EmbeddingRequestOutput]:
+              truncate_prompt_tokens: Optional[int] = None, pooling_params: Optional[PoolingParams] = None
+              ) -> List[EmbeddingRequestOutput]:
         """A vector for each prompt: the final hidden states, pooled as pooling_type of the engine says ("last"). dimensions: of a
-        model that was trained so, the first so many numbers."""
+        model that was trained so, the first so many numbers. What pooling_params has counts before the other arguments."""
         read = read_prompts(prompts)
         vectors = self._vectors(read, use_tqdm, {"normalize": normalize, "dimensions": dimensions,
-                                                 "truncate_prompt_tokens": truncate_prompt_tokens})
+                                                 "truncate_prompt_tokens": truncate_prompt_tokens, **_fields_of(pooling_params)})
         return [EmbeddingRequestOutput(number, EmbeddingOutput(vector), prompt.token_ids)
                 for prompt, (number, vector) in zip(read, vectors)]
 
-    def encode(self, prompts: Prompts, *, use_tqdm: UseTqdm = True, pooling_task: str = "embed",
-               truncate_prompt_tokens: Optional[int] = None) -> List[PoolingRequestOutput]:
+    def encode(self, prompts: Prompts, pooling_params: Optional[PoolingParams] = None, *, use_tqdm: UseTqdm = True,
+               pooling_task: str = "embed", truncate_prompt_tokens: Optional[int] = None) -> List[PoolingRequestOutput]:
         """As embed(), in vLLM's more general form."""
         if pooling_task != "embed":
             raise ValueError(f"pooling_task: {pooling_task!r} is not known; 'embed' is")
         read = read_prompts(prompts)
-        vectors = self._vectors(read, use_tqdm, {"truncate_prompt_tokens": truncate_prompt_tokens})
+        fields = {"truncate_prompt_tokens": truncate_prompt_tokens, **_fields_of(pooling_params)}
         return [PoolingRequestOutput(number, PoolingOutput(vector), prompt.token_ids)
-                for prompt, (number, vector) in zip(read, vectors)]
+                for prompt, (number, vector) in zip(read, self._vectors(read, use_tqdm, fields))]
+
+    def score(self, data_1: Prompts, data_2: Prompts, *, use_tqdm: UseTqdm = True,
+              pooling_params: Optional[PoolingParams] = None) -> List[ScoringRequestOutput]:
+        """How near texts are to each other, by their vectors: one of data_1 to each of data_2, or each to its counterpart."""
+        one, other = read_prompts(data_1), read_prompts(data_2)
+        if len(one) not in (1, len(other)):
+            raise ValueError(f"data_1: {len(one)} for {len(other)} of data_2")
+        found = self._vectors([*one, *other], use_tqdm, {**_fields_of(pooling_params), "normalize": True})
+        vectors = [vector for _, vector in found]
+        lefts = (vectors[:len(one)] * len(other))[:len(other)]
+        return [ScoringRequestOutput(number, ScoringOutput(sum(map(operator.mul, left, right))), prompt.token_ids)
+                for prompt, left, (number, right) in zip(other, lefts, found[len(one):])]
 
     # Sleep and weights.
 
@@ -157,11 +189,17 @@ class LLM:
         return metrics.parse(self._run(self._client.metrics_text()))
 
     def get_tokenizer(self) -> Tokenizer:
-        return Tokenizer(lambda body: self._run(self._client.tokenize(body)), lambda ids: self._run(self._client.detokenize(ids)))
+        return Tokenizer(lambda body: self._run(self._client.tokenize(body)), lambda ids: self._run(self._client.detokenize(ids)),
+                         lambda: self._run(self._client.get("/tokenizer_info")))
 
     @property
     def max_model_len(self) -> int:
         return self._client.max_model_len
+
+    @property
+    def llm_engine(self) -> "_Engine":
+        """What examples of vLLM's take from there: model_config.max_model_len, get_tokenizer(), engine_core.shutdown()."""
+        return _Engine(self)
 
     # Parts of these.
 
@@ -179,12 +217,13 @@ class LLM:
         if not self._process.running:
             raise self._process.dead_error()
 
-    def _generate(self, prompts: Sequence[Prompt], params: Params, use_tqdm: UseTqdm,
-                  priority: Optional[Sequence[int]]) -> List[RequestOutput]:
+    def _generate(self, prompts: Sequence[Prompt], params: Params, use_tqdm: UseTqdm, priority: Optional[Sequence[int]],
+                  lora_request: LoRA) -> List[RequestOutput]:
         each = _for_each("sampling_params", params, len(prompts))
         priorities = _for_each("priority", 0 if priority is None else priority, len(prompts))
+        adapters = _for_each("lora_request", lora_request, len(prompts))
         numbers = itertools.count(self._client.reserve_numbers(len(prompts)))
-        jobs = [Job(next(numbers), *job) for job in zip(prompts, each, priorities)]
+        jobs = [Job(next(numbers), *job) for job in zip(prompts, each, priorities, adapters)]
         bar = open_bar(use_tqdm, len(jobs))
         try:
             return self._run(batches.run(self._client, jobs, bar.update))
@@ -211,10 +250,24 @@ class LLM:
         return [(str(first + at), vector) for at, vector in enumerate(vectors)]
 
 
+class _Engine:
+    """The parts of an LLM under the names that they have within vLLM's."""
+
+    def __init__(self, llm: LLM):
+        self.get_tokenizer, self.collective_rpc, self.reset_prefix_cache = (
+            llm.get_tokenizer, llm.collective_rpc, llm.reset_prefix_cache)
+        self.model_config = types.SimpleNamespace(max_model_len=llm.max_model_len, model=llm.model)
+        self.engine_core = types.SimpleNamespace(shutdown=llm.shutdown)
+
+
 def _end(process: EngineProcess, loop: LoopThread, client: EngineClient) -> None:
     if process.is_owner:
         loop.close(client.close)
         process.stop()
+
+
+def _fields_of(params: Optional[PoolingParams]) -> Dict[str, Any]:
+    return {} if params is None else params.to_json()
 
 
 def _for_each(name: str, value: Any, count: int) -> List[Any]:

@@ -49,6 +49,27 @@ class RequestOutput:
 
 
 @dataclasses.dataclass
+class BeamSearchSequence:
+    """One answer of a beam search. The tokens and the text begin with the prompt, as vLLM's do."""
+
+    orig_prompt: Dict[str, Any]  # `prompt_token_ids`, and `prompt` where the prompt was a text
+    tokens: List[int]
+    logprobs: List[PositionLogprobs]  # of the tokens behind the prompt, the one that ended the answer included
+    lora_request: Any = None
+    cum_logprob: float = 0.0
+    text: Optional[str] = None
+    finish_reason: Optional[str] = None  # "stop": a token ended the answer; "length"
+    stop_reason: Union[int, str, None] = None  # the token's id
+
+
+@dataclasses.dataclass
+class BeamSearchOutput:
+    """The answers of one prompt, best first."""
+
+    sequences: List[BeamSearchSequence]
+
+
+@dataclasses.dataclass
 class EmbeddingOutput:
     embedding: List[float]
 
@@ -79,4 +100,19 @@ class PoolingRequestOutput:
     request_id: str
     outputs: PoolingOutput
     prompt_token_ids: Optional[List[int]] = None  # as the prompt was given; None: as text
+    finished: bool = True
+
+
+@dataclasses.dataclass
+class ScoringOutput:
+    score: float  # the cosine of the angle between two vectors
+
+
+@dataclasses.dataclass
+class ScoringRequestOutput:
+    """How near two texts are to each other."""
+
+    request_id: str
+    outputs: ScoringOutput
+    prompt_token_ids: Optional[List[int]] = None  # None: both were given as text
     finished: bool = True

@@ -1,7 +1,7 @@
 """How tokens are chosen: the names and the defaults of vLLM's SamplingParams."""
 import dataclasses
 import enum
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 
 class RequestOutputKind(enum.Enum):
@@ -23,6 +23,8 @@ class StructuredOutputsParams:
     json_object: Optional[bool] = None  # True: any JSON object
     structural_tag: Union[str, Dict[str, Any], None] = None
     disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: Optional[str] = None
 
     def __post_init__(self) -> None:
         given = [field for field in FORMS if getattr(self, field) not in (None, False)]
@@ -33,19 +35,38 @@ class StructuredOutputsParams:
         return {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, False)}
 
 
+MOST_LOGPROBS = 20  # alternatives to a token that the server gives
 FORMS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 # Fields that the server reads under the same name, where the value is not the default below.
 _SENT = ("n", "best_of", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p",
          "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "logprobs", "prompt_logprobs", "skip_special_tokens",
-         "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words", "truncate_prompt_tokens")
+         "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words", "truncate_prompt_tokens",
+         "stream_interval")
 # Of these the model's generation_config.json may have another default: always sent.
 MODEL_DEFAULTS = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p")
+
+# Fields of vLLM's that the engine does not serve: the values that ask for nothing, and why there is nothing else.
+_REFUSED: Mapping[str, Tuple[Tuple[Any, ...], str]] = {
+    "logits_processors": ((None, []), "Python functions, which the engine does not run; logit_bias, allowed_token_ids, bad_words "
+                                      "and structured_outputs do most of what they are for"),
+    "extra_args": ((None, {}), "not known to this engine"),
+    "prompt_logprob_token_ids": ((None, []), "prompt_logprobs has the likeliest tokens alone"),
+    "prompt_logprob_start": ((None, 0), "prompt_logprobs are of the whole prompt"),
+    "logprob_token_ids": ((None, []), "logprobs has the likeliest tokens alone"),
+    "flat_logprobs": ((False,), "logprobs are a list with a dictionary for each token"),
+    "skip_reading_prefix_cache": ((None, False), "a cache_salt of its own keeps a prompt from what is cached"),
+    "thinking_token_budget": ((None, -1), "a server's chat route bounds reasoning, this class does not"),
+    "repetition_detection": ((None,), "not known to this engine"),
+    "routed_experts_prompt_start": ((0,), "the experts of tokens are not returned"),
+    "trace_decode_token_ids": ((None, []), "prompt_logprobs of a prompt that has the tokens tell their log-probabilities"),
+}
 
 
 @dataclasses.dataclass
 class SamplingParams:
-    """Of one request. Bounds are the server's (docs/api.md), which refuses a wrong value with its name.
+    """Of one request. Bounds are the server's (docs/api.md), which refuses a wrong value with its name. ValueError names a field
+    of vLLM's that is not served.
 
     logprobs, prompt_logprobs: how many alternatives to each token; 0: the token's own alone; None: none.
     max_tokens: None: to the end of the context.
@@ -79,19 +100,31 @@ class SamplingParams:
     bad_words: Optional[List[str]] = None
     truncate_prompt_tokens: Optional[int] = None
     best_of: Optional[int] = None
+    stream_interval: Optional[int] = None  # tokens of each output of a stream
+    skip_clone: bool = False  # means nothing here: parameters are never changed
     extra_args: Optional[Dict[str, Any]] = None
     logits_processors: Optional[List[Any]] = None
+    prompt_logprob_token_ids: Optional[List[int]] = None
+    prompt_logprob_start: Optional[int] = None
+    logprob_token_ids: Optional[List[int]] = None
+    flat_logprobs: bool = False
+    skip_reading_prefix_cache: Optional[bool] = None
+    thinking_token_budget: Optional[int] = None
+    repetition_detection: Any = None
+    routed_experts_prompt_start: int = 0
+    trace_decode_token_ids: Optional[List[int]] = None
 
     def __post_init__(self) -> None:
-        if self.logits_processors:
-            raise ValueError("logits_processors are Python functions, which the engine does not run; "
-                             "logit_bias, allowed_token_ids, bad_words and structured_outputs do most of what they are for")
-        if self.extra_args:
-            raise ValueError(f"extra_args are not known to this engine: {', '.join(map(str, self.extra_args))}")
+        for name, (nothing, why) in _REFUSED.items():
+            if getattr(self, name) not in nothing:
+                raise ValueError(f"{name}: {why}")
         if self.prompt_logprobs == -1 or self.logprobs == -1:
             raise ValueError("logprobs and prompt_logprobs of the whole vocabulary (-1) are not there: at most 20 alternatives")
         if isinstance(self.structured_outputs, dict):
             self.structured_outputs = StructuredOutputsParams(**self.structured_outputs)
+
+    def clone(self) -> "SamplingParams":
+        return dataclasses.replace(self)
 
     @property
     def num_sequences(self) -> int:
@@ -113,3 +146,46 @@ class SamplingParams:
 
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(SamplingParams)}
+
+
+@dataclasses.dataclass
+class BeamSearchParams:
+    """Of a beam search (docs/api.md). beam_width: beams, and answers. temperature: checked, and changes nothing: a search takes
+    the likeliest continuations of the model as it is."""
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    structured_outputs: Optional[StructuredOutputsParams] = None
+
+    def __post_init__(self) -> None:
+        if self.beam_width < 1:
+            raise ValueError(f"beam_width: {self.beam_width} is not above 0")
+        if self.structured_outputs is not None:
+            raise ValueError("structured_outputs: a beam search has no form")
+
+    def to_json(self) -> Dict[str, Any]:
+        """The fields of a body of /v1/completions. The answers have the token that ended them, whose log-probability counts."""
+        return {"use_beam_search": True, "n": self.beam_width, "max_tokens": self.max_tokens, "ignore_eos": self.ignore_eos,
+                "temperature": self.temperature, "length_penalty": self.length_penalty, "include_stop_str_in_output": True,
+                "logprobs": min(2 * self.beam_width, MOST_LOGPROBS)}
+
+
+@dataclasses.dataclass
+class PoolingParams:
+    """Of vectors. dimensions: the first so many numbers, of a model that was trained so. use_activation, or normalize by its
+    older name: vectors of the length 1; None: as the call has it. truncate_prompt_tokens: only the last so many tokens count."""
+
+    truncate_prompt_tokens: Optional[int] = None
+    use_activation: Optional[bool] = None
+    dimensions: Optional[int] = None
+    normalize: Optional[bool] = None
+
+    def to_json(self) -> Dict[str, Any]:
+        """The fields of a body of /v1/embeddings that are given."""
+        normalize = self.normalize if self.use_activation is None else self.use_activation
+        fields = {"truncate_prompt_tokens": self.truncate_prompt_tokens, "dimensions": self.dimensions, "normalize": normalize}
+        return {name: value for name, value in fields.items() if value is not None}

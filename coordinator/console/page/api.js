@@ -4,6 +4,7 @@
 import { byId } from "./dom.js";
 
 const KEY = "somnus.key";
+const ROOT = new URL("..", import.meta.url);  // the server's, which a proxy may serve below a path of its own
 let keyInMemory = "";  // where a browser forbids storage
 
 export class ApiError extends Error {
@@ -82,13 +83,13 @@ async function errorOf(response) {
   }
 }
 
-// Returns a response with status 200; throws an ApiError for any other. A 401 asks for the key; once the reader has
+// `path` begins with "/" and is below ROOT. Returns a response with status 200; throws an ApiError for any other. A 401 asks for the key; once the reader has
 // declined, only for what the reader does (POST), not for looks.
 export async function request(path, { method = "GET", body = undefined, signal = undefined, asks = true } = {}) {
   const headers = {};
   if (key()) headers.Authorization = `Bearer ${key()}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  const response = await fetch(path, {
+  const response = await fetch(new URL(`.${path}`, ROOT), {
     method,
     headers,
     signal,

@@ -72,8 +72,8 @@ function sampleOf(time, model, before) {
     running: model.num_requests_running,
     waiting: model.num_requests_waiting,
     throughput: span > 0 ? Math.max(0, (model.generation_tokens - before.tokens) / span) : null,
-    ttft: span > 0 ? ratio(now, before.latency, "first_token_s", "first_tokens") : null,
-    tpot: span > 0 ? ratio(now, before.latency, "further_token_s", "further_tokens") : null,
+    ttft: span > 0 ? ratio(now, before.latency, "first_token_s", "num_first_tokens") : null,
+    tpot: span > 0 ? ratio(now, before.latency, "further_token_s", "num_further_tokens") : null,
     kv: model.total_blocks > 0 ? (model.total_blocks - model.free_blocks) / model.total_blocks : null,
   };
 }

@@ -42,12 +42,12 @@ def output_of(arguments, environment, columns):
 class Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, arguments, environment, rows=24, columns=80):
+    def __init__(self, arguments, environment, rows=24, columns=80, program=SOMNUS):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             try:
                 termios.tcsetwinsize(0, (rows, columns))
-                os.execve(SOMNUS, [SOMNUS, *arguments], environment)
+                os.execve(program, [program, *arguments], environment)
             finally:
                 os._exit(127)
         self.seen = self.raw = ""
