@@ -19,9 +19,9 @@ using Kind = RegexTerm::Kind;
 // automaton of all others, which accepts texts that the pattern does not match.
 constexpr absl::string_view kByRules = "(?:\u00e9){0}";
 
-// The most repetitions of a part whose branches are rows of characters, and the most branches: they become a
-// chain of rules (xgrammar_repetitions.h).
-constexpr int32_t kMaxCount = 1024;
+// The most repetitions of a part whose branches are rows of characters, and the most branches: they become
+// automata (xgrammar_repetitions.h).
+constexpr int32_t kMaxCount = 1 << 16;
 constexpr size_t kMaxBranches = 32;
 
 // The same of other parts. xgrammar 0.2.9 divides a part that repeats more often in two parts, and a text may

@@ -318,7 +318,7 @@ class XgrammarCompiler : public GrammarCompiler {
     int64_t held = 0;
     RETURN_IF_ERROR(Metered(shared_->compile_limits(), absl::StatusCode::kInvalidArgument, &held, [&] {
       result = std::make_shared<XgrammarGrammar>(
-          compiler_.CompileGrammar(ChainRepetitions(Parse(source), shared_->limits.max_chain_branches)),
+          compiler_.CompileGrammar(UnrollRepetitions(Parse(source), shared_->limits.max_chain_branches)),
           shared_);
       return absl::OkStatus();
     }));

@@ -9,9 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "coordinator/structured/xgrammar_log.h"
 // A header of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
 #include "cpp/grammar_functor.h"
+#include "cpp/support/encoding.h"
 
 namespace somnus {
 namespace {
@@ -20,28 +23,85 @@ constexpr int32_t kNoLimit = -1;
 constexpr int32_t kLongestChain = 1024;
 // The longest repetition of a character class that xgrammar unrolls, in one rule.
 constexpr int32_t kLongestUnrolled = 128;
+// Copies in one automaton: xgrammar unrolls no more than 128. The second number is how far a text goes before
+// the next automaton begins.
+constexpr int32_t kMostCopies = 127, kStep = 64;
 
-class RepetitionChains : public xgrammar::GrammarMutator {
+// A rule that is repeated: choices of sequences of strings and classes.
+struct Unit {
+  std::vector<int32_t> content;  // all that the rule says, for comparisons
+  std::string regex;             // the same as a group; empty where an automaton would accept too much
+  int64_t branches = 0;
+};
+
+std::string CountText(int32_t min, int32_t max) {
+  return max == kNoLimit ? absl::StrCat("{", min, ",}") : absl::StrCat("{", min, ",", max, "}");
+}
+
+class Repetitions : public xgrammar::GrammarMutator {
  public:
-  explicit RepetitionChains(int64_t max_branches) : max_branches_(max_branches) {}
+  explicit Repetitions(int64_t max_branches) : max_branches_(max_branches) {}
 
  private:
   // The repeated rule's content, and how often it must and may come from a link of a chain on.
   using Link = std::tuple<std::vector<int32_t>, int32_t, int32_t>;
+  // The same of the rules that are made of automata.
+  using Counted = std::tuple<std::string, int32_t, int32_t>;
 
   int32_t VisitRepeat(const GrammarExpr& repeat) override {
     const int32_t rule = repeat[0], min = repeat[1], max = repeat[2];
     const int32_t links = max == kNoLimit ? min : max;
-    std::vector<int32_t> content;
-    if (links < std::max(min, 1) || links > kLongestChain || !ContentOf(rule, links, &content))
-      return VisitElement(repeat);
-    if (const auto known = ids_.find(Link(content, min, max)); known != ids_.end())
+    Unit unit;
+    if (links < std::max(min, 1) || !UnitOf(rule, links, &unit)) return VisitElement(repeat);
+    if (unit.regex.empty()) return VisitChained(repeat, rule, unit);
+    if (const auto known = counted_.find(Counted(unit.regex, min, max)); known != counted_.end())
       return builder_->AddRuleRef(known->second);
-    const int64_t branches = base_grammar_->GetGrammarExpr(base_grammar_->GetRule(rule).body_expr_id).size();
-    if (num_branches_ + links * branches > max_branches_) return VisitElement(repeat);
+    const int64_t copies = links <= kMostCopies ? links : kMostCopies + kStep;
+    if (num_branches_ + copies * unit.branches > max_branches_) return VisitElement(repeat);
+    return builder_->AddRuleRef(RuleOf(unit, min, max));
+  }
+
+  // The rule of a repetition, after which all rules that it refers to exist.
+  int32_t RuleOf(const Unit& unit, int32_t min, int32_t max) {
+    auto [first, is_new] = CountedId(unit, min, max);
+    for (int32_t id = first; is_new;) {
+      if ((max == kNoLimit ? min : max) <= kMostCopies) {
+        builder_->UpdateRuleBody(id, builder_->AddRegex(unit.regex + CountText(min, max)));
+        num_branches_ += std::max(min, max) * unit.branches;
+        break;
+      }
+      std::vector<int32_t> choices;
+      if (min <= kMostCopies) {
+        choices.push_back(builder_->AddSequence({builder_->AddRuleRef(RuleOf(unit, min, kMostCopies))}));
+      }
+      min = std::max(min - kStep, 0);
+      if (max != kNoLimit) max -= kStep;
+      const int32_t step = RuleOf(unit, kStep, kStep);
+      int32_t next;
+      std::tie(next, is_new) = CountedId(unit, min, max);
+      choices.push_back(builder_->AddSequence({builder_->AddRuleRef(step), builder_->AddRuleRef(next)}));
+      builder_->UpdateRuleBody(id, builder_->AddChoices(choices));
+      id = next;
+    }
+    return first;
+  }
+
+  // The rule's number, and whether the rule has no body yet.
+  std::pair<int32_t, bool> CountedId(const Unit& unit, int32_t min, int32_t max) {
+    const auto [at, is_new] = counted_.try_emplace(Counted(unit.regex, min, max), 0);
+    if (is_new) at->second = builder_->AddEmptyRuleWithHint(cur_rule_name_ + "_repeated");
+    return {at->second, is_new};
+  }
+
+  int32_t VisitChained(const GrammarExpr& repeat, int32_t rule, const Unit& unit) {
+    const int32_t min = repeat[1], max = repeat[2], links = max == kNoLimit ? min : max;
+    if (links > kLongestChain) return VisitElement(repeat);
+    if (const auto known = ids_.find(Link(unit.content, min, max)); known != ids_.end())
+      return builder_->AddRuleRef(known->second);
+    if (num_branches_ + links * unit.branches > max_branches_) return VisitElement(repeat);
     const size_t num_known = ids_.size();
-    const int32_t first = Chain(rule, content, min, max);
-    num_branches_ += static_cast<int64_t>(ids_.size() - num_known) * branches;
+    const int32_t first = Chain(rule, unit.content, min, max);
+    num_branches_ += static_cast<int64_t>(ids_.size() - num_known) * unit.branches;
     return builder_->AddRuleRef(first);
   }
 
@@ -74,37 +134,64 @@ class RepetitionChains : public xgrammar::GrammarMutator {
     return {at->second, is_new};
   }
 
-  // Whether a chain is better than what xgrammar makes of as many repetitions: the rule is a choice that
-  // refers to no rule and is never empty. Sets `content` to all that the rule says.
-  bool ContentOf(int32_t rule_id, int32_t links, std::vector<int32_t>* content) const {
+  // Whether other rules are better than what xgrammar makes of as many repetitions: the rule is a choice that
+  // refers to no rule and is never empty.
+  bool UnitOf(int32_t rule_id, int32_t links, Unit* unit) const {
     const Rule& rule = base_grammar_->GetRule(rule_id);
     const bool has_more = rule.max_tokens >= 0 || rule.max_chars >= 0 || !rule.capture_name.empty() ||
                           rule.is_lazy || rule.temperature.has_value() || rule.lookahead_assertion_id >= 0 ||
                           base_grammar_->GetSuffixStopInfo(rule_id) != nullptr;
     const GrammarExpr choices = base_grammar_->GetGrammarExpr(rule.body_expr_id);
     if (has_more || choices.type != GrammarExprType::kChoices) return false;
+    unit->branches = choices.size();
+    bool is_automaton = true;
     for (const int32_t choice : choices) {
       const GrammarExpr sequence = base_grammar_->GetGrammarExpr(choice);
-      if (sequence.type != GrammarExprType::kSequence || !AddPlain(sequence, content)) return false;
+      unit->regex += unit->regex.empty() ? "(?:" : "|";
+      if (sequence.type != GrammarExprType::kSequence || !AddPlain(sequence, unit, &is_automaton))
+        return false;
     }
+    unit->regex += ")";
+    if (!is_automaton) unit->regex.clear();
     return !IsClass(choices) || links > kLongestUnrolled;
   }
 
   // Appends a sequence of strings and classes; false for others, and where the sequence may be empty.
-  bool AddPlain(const GrammarExpr& sequence, std::vector<int32_t>* content) const {
+  bool AddPlain(const GrammarExpr& sequence, Unit* unit, bool* is_automaton) const {
     bool is_never_empty = false;
-    content->push_back(-sequence.size());
+    unit->content.push_back(-sequence.size());
     for (const int32_t id : sequence) {
       const GrammarExpr element = base_grammar_->GetGrammarExpr(id);
       const bool is_text = element.type == GrammarExprType::kByteString && element.size() > 0;
       const bool is_class = element.type == GrammarExprType::kCharacterClass;
       if (!is_text && !is_class && element.type != GrammarExprType::kCharacterClassStar) return false;
       is_never_empty |= is_text || is_class;
-      content->push_back(static_cast<int32_t>(element.type));
-      content->push_back(element.size());
-      content->insert(content->end(), element.begin(), element.end());
+      unit->content.push_back(static_cast<int32_t>(element.type));
+      unit->content.push_back(element.size());
+      unit->content.insert(unit->content.end(), element.begin(), element.end());
+      *is_automaton &= is_text ? AddText(element, &unit->regex) : is_class;
+      if (is_class) AddClass(element, &unit->regex);
     }
     return is_never_empty;
+  }
+
+  // False for bytes that are no UTF-8, or end it.
+  static bool AddText(const GrammarExpr& element, std::string* regex) {
+    const std::string bytes(element.begin(), element.end());
+    if (bytes.find('\0') != std::string::npos) return false;
+    for (const xgrammar::TCodepoint code_point : xgrammar::ParseUTF8(bytes.c_str())) {
+      if (code_point < 0) return false;
+      absl::StrAppendFormat(regex, "\\u{%x}", code_point);
+    }
+    return true;
+  }
+
+  static void AddClass(const GrammarExpr& element, std::string* regex) {
+    absl::StrAppend(regex, element[0] != 0 ? "[^" : "[");
+    for (int i = 1; i < element.size(); i += 2) {
+      absl::StrAppendFormat(regex, "\\u{%x}-\\u{%x}", element[i], element[i + 1]);
+    }
+    absl::StrAppend(regex, "]");
   }
 
   // Whether the choices are a single class of characters.
@@ -115,14 +202,15 @@ class RepetitionChains : public xgrammar::GrammarMutator {
   }
 
   const int64_t max_branches_;
+  std::map<Counted, int32_t> counted_;
   std::map<Link, int32_t> ids_;
   int64_t num_branches_ = 0;
 };
 
 }  // namespace
 
-xgrammar::Grammar ChainRepetitions(const xgrammar::Grammar& grammar, int64_t max_branches) {
-  return RepetitionChains(max_branches).Apply(grammar);
+xgrammar::Grammar UnrollRepetitions(const xgrammar::Grammar& grammar, int64_t max_branches) {
+  return Repetitions(max_branches).Apply(grammar);
 }
 
 }  // namespace somnus

@@ -10,11 +10,18 @@
 
 namespace somnus {
 
-// Returns an equal grammar. Repetitions of rules without references, with counts up to 1024, are chains of
-// rules there: each begins with the repeated rule and goes on with the next rule of the chain. Equal
-// repetitions share their chain, and shorter ones the end of it. Others stay as they are, as do short
-// repetitions of a single class of characters, which xgrammar handles well, and whatever would bring the
-// branches of all chains' rules above `max_branches`; a shared rule counts once. Throws what xgrammar throws.
-xgrammar::Grammar ChainRepetitions(const xgrammar::Grammar& grammar, int64_t max_branches);
+// Returns an equal grammar. A repetition of a rule without references becomes rules in place of the count:
+//
+//   up to 127 times                  one automaton, which is unrolled
+//   more often, R(min, max)          automaton(min, 127) | automaton(64, 64) R(min - 64, max - 64)
+//
+// where the first choice is there if min is at most 127. A text goes on in both choices, and the first choice
+// covers the place where the second one ends: a token of up to 64 characters lies within one automaton. All
+// repetitions of a rule share its automata and their masks. xgrammar's automata of rules with starred classes
+// accept too much, so repetitions of such rules become chains of rules, with counts up to 1024. Repetitions
+// of rules with references stay as they are, as do repetitions of a single class of characters with a count
+// up to 128, which xgrammar handles well, and all that would bring the branches of the copies above
+// `max_branches`; a shared automaton counts once. Throws what xgrammar throws.
+xgrammar::Grammar UnrollRepetitions(const xgrammar::Grammar& grammar, int64_t max_branches);
 
 }  // namespace somnus

@@ -111,6 +111,8 @@ TEST_F(Grammars, MasksAreThoseOfTheWalkOverBytes) {
       {GrammarKind::kRegex, "x(a|b.*)"},
       {GrammarKind::kRegex, "[^a-z]+"},
       {GrammarKind::kRegex, "x(a|bc){2,5}[ab]{0,130}"},
+      {GrammarKind::kRegex, "([^b-d]|bc|d){1,9}"},
+      {GrammarKind::kRegex, "x(a|bc|[^a-z]){0,300}y"},
       {GrammarKind::kRegex, "(a|bc){3}(a|bc){2,}"},
       {GrammarKind::kRegex, "(a*|b){1,4}c"},
       {GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){2,9}$"})"},
@@ -140,7 +142,15 @@ TEST_F(Grammars, RepetitionsAreCounted) {
     return all;
   };
   for (const std::string part : {"a", "bc"}) {
-    for (const auto& [min, max] : {std::pair{0, 1}, {1, 1}, {2, 7}, {0, 200}, {130, 131}, {1000, 1024}}) {
+    for (const auto& [min, max] : {std::pair{0, 1},
+                                   {1, 1},
+                                   {2, 7},
+                                   {0, 127},
+                                   {0, 128},
+                                   {64, 191},
+                                   {130, 131},
+                                   {128, 256},
+                                   {1000, 5000}}) {
       SCOPED_TRACE(absl::StrCat(part, " ", min, " to ", max));
       const auto grammar = Compile(GrammarKind::kRegex, absl::StrCat("x(a|bc){", min, ",", max, "}y"));
       ASSERT_NE(grammar, nullptr);
@@ -149,6 +159,15 @@ TEST_F(Grammars, RepetitionsAreCounted) {
       EXPECT_TRUE(Matches(*grammar, "x" + times(max, part) + "y"));
       EXPECT_FALSE(Matches(*grammar, "x" + times(max + 1, part) + "y"));
     }
+  }
+  // Without an upper bound, with classes, and with a starred class, of which no automaton may be made.
+  for (const char* unit : {"(a|bc)", "([^b-z]|bc)", "(a|b[^a]*c)"}) {
+    const auto grammar = Compile(GrammarKind::kRegex, absl::StrCat("x", unit, "{200,}y"));
+    ASSERT_NE(grammar, nullptr);
+    EXPECT_FALSE(Matches(*grammar, "x" + times(199, "a") + "y")) << unit;
+    EXPECT_FALSE(Matches(*grammar, "x" + times(150, "bc") + "y")) << unit;
+    EXPECT_TRUE(Matches(*grammar, "x" + times(150, "bca") + "y")) << unit;
+    EXPECT_TRUE(Matches(*grammar, "x" + times(900, "a") + "y")) << unit;
   }
   const auto several = Compile(GrammarKind::kRegex, "(a|bc){0,3}x(a|bc){1,2}y(a|bc){2,}z(a|cb){0,3}");
   ASSERT_NE(several, nullptr);
