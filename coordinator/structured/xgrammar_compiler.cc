@@ -385,8 +385,12 @@ class XgrammarCompiler : public GrammarCompiler {
 absl::StatusOr<std::unique_ptr<GrammarCompiler>> NewXgrammarCompiler(const GrammarVocabulary& vocabulary,
                                                                      const XgrammarOptions& options) {
   RETURN_IF_ERROR(vocabulary.Check());
+  // xgrammar 0.2.9 allows an end token as text, too, where the token's bytes make the text complete. A server
+  // does not send these bytes, so the text would end incomplete.
+  std::vector<std::string> token_bytes = vocabulary.token_bytes;
+  for (const int32_t token : vocabulary.end_tokens) token_bytes[static_cast<size_t>(token)].clear();
   try {
-    const xgrammar::TokenizerInfo info(vocabulary.token_bytes, xgrammar::VocabType::RAW,
+    const xgrammar::TokenizerInfo info(token_bytes, xgrammar::VocabType::RAW,
                                        static_cast<int>(vocabulary.rows), vocabulary.end_tokens);
     return std::make_unique<XgrammarCompiler>(info, vocabulary, options);
   } catch (const std::exception& error) {

@@ -12,11 +12,11 @@ namespace somnus {
 
 // Returns an equal grammar. A repetition of a rule without references becomes rules in place of the count:
 //
-//   up to 127 times                  one automaton, which is unrolled
-//   more often, R(min, max)          automaton(min, 127) | automaton(64, 64) R(min - 64, max - 64)
+//   up to 64 times                  one automaton, which is unrolled
+//   more often, R(min, max)         automaton(min, 64) | automaton(32, 32) R(min - 32, max - 32)
 //
-// where the first choice is there if min is at most 127. A text goes on in both choices, and the first choice
-// covers the place where the second one ends: a token of up to 64 characters lies within one automaton. All
+// where the first choice is there if min is at most 64. A text goes on in both choices, and the first choice
+// covers the place where the second one ends: a token of up to 32 characters lies within one automaton. All
 // repetitions of a rule share its automata and their masks. xgrammar's automata of rules with starred classes
 // accept too much, so repetitions of such rules become chains of rules, with counts up to 1024. Repetitions
 // of rules with references stay as they are, as do repetitions of a single class of characters with a count

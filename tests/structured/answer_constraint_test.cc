@@ -64,9 +64,9 @@ ReasoningBounds Bounds(bool is_open) {
 class AnswerConstraintTest : public ::testing::Test {
  protected:
   void Make(std::optional<ReasoningBounds> reasoning, bool has_grammar = true) {
-    constraint_ = MakeAnswerConstraint(
-        has_grammar ? std::make_shared<OkGrammar>() : nullptr, std::move(reasoning), tokenizer_,
-        std::make_shared<ForcedTokenizer>(tokenizer_.get()), (kRows + 31) / 32);
+    constraint_ =
+        MakeAnswerConstraint(has_grammar ? std::make_shared<OkGrammar>() : nullptr, std::move(reasoning),
+                             tokenizer_, std::make_shared<ForcedTokenizer>(tokenizer_), (kRows + 31) / 32);
     matcher_ = constraint_->NewMatcher();
   }
   void Accept(const std::string& text) {
