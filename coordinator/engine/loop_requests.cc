@@ -68,7 +68,7 @@ void LoopRequests::Deliver(SequenceOutput output, absl::Time now) {
   const bool has_tokens = !output.output.token_ids.empty() || !output.output.beams.empty();
   const bool is_first = has_tokens && sequence.moments.first_token == absl::InfinitePast();
   if (is_first) sequence.moments.first_token = now;
-  if (has_tokens) {
+  if (!output.output.token_ids.empty()) {  // beams come all at once: they have no first token to wait for
     const absl::Time since = is_first ? sequence.request.arrival : sequence.moments.last_token;
     parts_.observer.OnTokens({.num_tokens = static_cast<int32_t>(output.output.token_ids.size()),
                               .has_first = is_first,

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 
 namespace somnus {
 
@@ -21,9 +20,10 @@ bool TurnReader::IsShown(const TurnEvent& event) const {
 // A client may stop at the markers that end calls: then the call is whole.
 bool TurnReader::CutsCall(const OutputDelta& delta) const {
   if (!delta.stop_string.has_value() || !parser_.in_call()) return false;
+  if (first_has_ended_ && !format_->parallel_tool_calls) return false;  // later calls are not shown
   const absl::string_view stop = absl::StripAsciiWhitespace(*delta.stop_string);
   const auto has_stop = [stop](absl::string_view marker) {
-    return !stop.empty() && absl::StrContains(marker, stop);
+    return !stop.empty() && absl::StripAsciiWhitespace(marker) == stop;
   };
   const ToolFormat& tools = *format_->format.tools;
   return !has_stop(tools.section_end) && std::none_of(tools.call_end.begin(), tools.call_end.end(), has_stop);
@@ -36,6 +36,9 @@ void TurnReader::Read(OutputDelta* delta) {
   // Markers do not count, as in vLLM.
   if (was_in_reasoning && parser_.in_reasoning())
     delta->num_reasoning_tokens = static_cast<int32_t>(delta->token_ids.size());
+  first_has_ended_ |= std::any_of(events.begin(), events.end(), [](const TurnEvent& event) {
+    return event.kind == TurnEvent::Kind::kCallEnd;
+  });
   if (delta->finish_reason != FinishReason::kNone) {
     delta->cuts_call = CutsCall(*delta);
     const bool is_whole = delta->finish_reason == FinishReason::kStop && !delta->cuts_call;

@@ -24,6 +24,7 @@ class TurnReader {
 
   const std::shared_ptr<const AnswerFormat> format_;
   TurnParser parser_;
+  bool first_has_ended_ = false;  // the first call
 };
 
 }  // namespace somnus

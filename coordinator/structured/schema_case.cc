@@ -37,6 +37,11 @@ size_t PrefixLength(const SchemaJson& schema) {
 
 void LowerTo(int64_t value, int64_t* max) { *max = *max == kNoLimit ? value : std::min(*max, value); }
 
+// Whether the atom says that certain values fail.
+bool ExcludesValues(const Atom& atom) {
+  return atom.facet == Facet::kFails && (atom.name == "const" || atom.name == "enum");
+}
+
 }  // namespace
 
 void KeyPatterns::Add(RegexId pattern) {
@@ -226,7 +231,7 @@ absl::StatusOr<std::optional<ArrayPart>> CaseBuilder::BuildArray(const AtomSet& 
 
 absl::Status CaseBuilder::ExcludeValues(const AtomSet& set, TypeSet type, int64_t* min) {
   for (const Atom& atom : set.atoms) {
-    if (atom.facet != Facet::kFails || (atom.name != "const" && atom.name != "enum")) continue;
+    if (!ExcludesValues(atom)) continue;
     const SchemaJson& given = *FindMember(*atom.node, atom.name);
     std::vector<const SchemaJson*> values;
     if (atom.name == "const") values.push_back(&given);
@@ -237,7 +242,7 @@ absl::Status CaseBuilder::ExcludeValues(const AtomSet& set, TypeSet type, int64_
         *min = std::max<int64_t>(*min, 1);
         continue;
       }
-      ASSIGN_OR_RETURN(const bool belongs, FulfilsOthers(*value, atom, set));
+      ASSIGN_OR_RETURN(const bool belongs, FulfilsOthers(*value, set));
       if (!belongs) continue;
       return context_.Refuse(atom.origin, atom.origin_keyword,
                              "single arrays and objects that are not empty cannot be excluded; list the "
@@ -247,11 +252,10 @@ absl::Status CaseBuilder::ExcludeValues(const AtomSet& set, TypeSet type, int64_
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> CaseBuilder::FulfilsOthers(const SchemaJson& value, const Atom& but,
-                                                const AtomSet& set) {
+absl::StatusOr<bool> CaseBuilder::FulfilsOthers(const SchemaJson& value, const AtomSet& set) {
   for (const Atom& atom : set.atoms) {
     RETURN_IF_ERROR(context_.Spend());
-    if (&atom == &but) continue;
+    if (ExcludesValues(atom)) continue;
     ASSIGN_OR_RETURN(const bool fulfils, Fulfils(value, atom));
     if (!fulfils) return false;
   }

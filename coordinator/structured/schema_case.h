@@ -105,8 +105,8 @@ class CaseBuilder : public EmptinessCheck {
   // Raises `min` to 1 where a negated const or enum has the empty array, or object, as `type` says; refuses
   // other excluded values that the case would have.
   absl::Status ExcludeValues(const AtomSet& set, TypeSet type, int64_t* min);
-  // Whether the value fulfils all atoms of the set besides `but`.
-  absl::StatusOr<bool> FulfilsOthers(const SchemaJson& value, const Atom& but, const AtomSet& set);
+  // Whether the value fulfils all atoms of the set that do not exclude values by themselves.
+  absl::StatusOr<bool> FulfilsOthers(const SchemaJson& value, const AtomSet& set);
   absl::Status BoundItems(const Atom& atom, ArrayPart* part);
   absl::Status CheckContains(const AtomSet& set, ArrayPart* part);
   absl::StatusOr<std::optional<ObjectPart>> BuildObject(const AtomSet& set);

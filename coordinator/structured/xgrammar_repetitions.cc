@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "coordinator/structured/xgrammar_log.h"
 // A header of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
 #include "cpp/grammar_functor.h"
@@ -20,6 +21,7 @@ namespace somnus {
 namespace {
 
 constexpr int32_t kNoLimit = -1;
+constexpr int32_t kMostRepetitions = 1 << 16;
 constexpr int32_t kLongestChain = 1024;
 // The longest repetition of a character class that xgrammar unrolls, in one rule.
 constexpr int32_t kLongestUnrolled = 128;
@@ -53,12 +55,14 @@ class Repetitions : public xgrammar::GrammarMutator {
     const int32_t rule = repeat[0], min = repeat[1], max = repeat[2];
     const int32_t links = max == kNoLimit ? min : max;
     Unit unit;
-    if (links < std::max(min, 1) || !UnitOf(rule, links, &unit)) return VisitElement(repeat);
+    if (links < std::max(min, 1) || links > kMostRepetitions || !UnitOf(rule, links, &unit))
+      return VisitElement(repeat);
     if (unit.regex.empty()) return VisitChained(repeat, rule, unit);
     if (const auto known = counted_.find(Counted(unit.regex, min, max)); known != counted_.end())
       return builder_->AddRuleRef(known->second);
     const int64_t copies = links <= kMostCopies ? links : kMostCopies + kStep;
-    if (num_branches_ + copies * unit.branches > max_branches_) return VisitElement(repeat);
+    if (num_branches_ + copies * unit.branches + 2 * (links / kStep) > max_branches_)
+      return VisitElement(repeat);
     return builder_->AddRuleRef(RuleOf(unit, min, max));
   }
 
@@ -82,6 +86,7 @@ class Repetitions : public xgrammar::GrammarMutator {
       std::tie(next, is_new) = CountedId(unit, min, max);
       choices.push_back(builder_->AddSequence({builder_->AddRuleRef(step), builder_->AddRuleRef(next)}));
       builder_->UpdateRuleBody(id, builder_->AddChoices(choices));
+      num_branches_ += static_cast<int64_t>(choices.size());
       id = next;
     }
     return first;
@@ -176,13 +181,16 @@ class Repetitions : public xgrammar::GrammarMutator {
     return is_never_empty;
   }
 
-  // False for bytes that are no UTF-8, or end it.
+  // False for bytes that are no UTF-8.
   static bool AddText(const GrammarExpr& element, std::string* regex) {
     const std::string bytes(element.begin(), element.end());
-    if (bytes.find('\0') != std::string::npos) return false;
-    for (const xgrammar::TCodepoint code_point : xgrammar::ParseUTF8(bytes.c_str())) {
-      if (code_point < 0) return false;
-      absl::StrAppendFormat(regex, "\\u{%x}", code_point);
+    const char* separator = "";
+    for (const std::string& part : std::vector<std::string>(absl::StrSplit(bytes, '\0'))) {
+      absl::StrAppend(regex, std::exchange(separator, "\\u{0}"));
+      for (const xgrammar::TCodepoint code_point : xgrammar::ParseUTF8(part.c_str())) {
+        if (code_point < 0) return false;
+        absl::StrAppendFormat(regex, "\\u{%x}", code_point);
+      }
     }
     return true;
   }

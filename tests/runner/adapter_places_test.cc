@@ -54,6 +54,13 @@ TEST(AdapterPlaces, AStepDoesNotTakeItsOwnPlaces) {
   EXPECT_THAT(Place(places, {3, 2}), ElementsAre(Move{3, 0}));
 }
 
+TEST(AdapterPlaces, AStepThatIsRefusedChangesNothing) {
+  AdapterPlaces places(3, 2);
+  Place(places, {1});
+  EXPECT_FALSE(places.Place({2, 3, 1}, {}).ok());
+  EXPECT_THAT(Place(places, {1, 2}), ElementsAre(Move{2, 1})) << "1 has its place, 2 has none yet";
+}
+
 TEST(AdapterPlaces, DroppedSlotsComeAgain) {
   AdapterPlaces places(2, 2);
   Place(places, {1, 2});

@@ -66,6 +66,8 @@ INSTANTIATE_TEST_SUITE_P(
             R"({"type":"object","additionalProperties":{},"minProperties":1})"},
         Row{R"({"type":"array","maxItems":0,"not":{"const":[]}})", "refused at "},
         Row{R"({"type":"array","not":{"const":[1]}})", "refused at /not"},
+        Row{R"({"type":"array","allOf":[{"not":{"const":[1]}},{"not":{"const":[1]}}]})",
+            "refused at /allOf/0/not"},
         Row{R"({"type":"object","not":{"enum":[5,{"a":1}]}})", "refused at /not"},
         Row{R"({"type":"array","items":{"type":"string"},"not":{"const":[1]}})",
             R"({"type":"array","items":{"type":"string"}})"},

@@ -233,6 +233,7 @@ void PlainTurn::Open(absl::string_view marker) {
   raw_ = std::string(marker);
   has_marker_ = !marker.empty();
   opening_.clear();
+  has_call_ = false;
   state_ = State::kOpening;
 }
 
@@ -285,6 +286,7 @@ void PlainTurn::NoteProgress() {
   raw_.clear();
   held_.clear();
   edge_ = Edge::kCallEnd;
+  has_call_ = true;
   is_open_ = has_marker_ && tools_->body == CallBody::kJson;
 }
 

@@ -23,9 +23,7 @@ class PlainTurn : public TurnGrammar {
   void Read(char c) override;
   void Finish(bool is_cut) override;
   bool in_reasoning() const override { return state_ == State::kReasoning; }
-  bool in_call() const override {
-    return output_->in_call() || (state_ == State::kCall && edge_ != Edge::kCallEnd);
-  }
+  bool in_call() const override { return output_->in_call() || (state_ == State::kCall && !has_call_); }
 
  private:
   enum class State { kText, kReasoning, kOpening, kCall };
@@ -68,6 +66,7 @@ class PlainTurn : public TurnGrammar {
   MarkerScanner text_scanner_, reasoning_scanner_;
   State state_;
   Edge edge_ = Edge::kStart;
+  bool has_call_ = false;  // in kCall: a call of this marker has ended
   // White space, and markers of sections and what trails a call: dropped before and behind calls, content
   // otherwise.
   std::string held_;

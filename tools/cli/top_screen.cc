@@ -38,7 +38,7 @@ constexpr char kHelp[] =
     "  x          ends the selected request\n"
     "  z          puts the selected model to sleep, or wakes it\n"
     "  p          pauses the selected model, or ends its pause\n"
-    "Arrows scroll, any other key goes back.";
+    "Arrows scroll, Esc goes back.";
 
 // A column of a table: a title, a width that is kept, and whether it is a number.
 struct Column {

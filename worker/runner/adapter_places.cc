@@ -1,6 +1,7 @@
 #include "worker/runner/adapter_places.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,11 @@ void AdapterPlaces::Drop(int32_t slot) {
 
 absl::StatusOr<std::vector<AdapterPlaces::Move>> AdapterPlaces::Place(absl::Span<const int32_t> step,
                                                                       absl::Span<const int32_t> held) {
+  // First, so that an error leaves nothing half done.
+  if (std::set<int32_t>(step.begin(), step.end()).size() > rooms_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the step has more adapters than max_loras, ", num_places()));
+  }
   ++step_;
   for (const int32_t slot : step) {
     if (const int32_t place = place_of_[slot - 1]; place >= 0) rooms_[place].last_step = step_;
@@ -28,10 +34,6 @@ absl::StatusOr<std::vector<AdapterPlaces::Move>> AdapterPlaces::Place(absl::Span
   for (const int32_t slot : step) {
     if (place_of_[slot - 1] >= 0) continue;
     const int32_t place = Choose(held);
-    if (place < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the step has more adapters than max_loras, ", num_places()));
-    }
     if (rooms_[place].slot > 0) Drop(rooms_[place].slot);
     rooms_[place] = {.slot = slot, .last_step = step_};
     place_of_[slot - 1] = place;

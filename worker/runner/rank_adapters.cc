@@ -97,12 +97,18 @@ absl::Status RankAdapters::Place(const BatchState& state) {
   for (int32_t i = 0; i < state.limits().max_num_seqs; ++i) {
     if (state.slot(i).in_use && state.slot(i).adapter_slot > 0) held.push_back(state.slot(i).adapter_slot);
   }
+  for (const int32_t slot : step) {
+    if (adapters_[slot - 1] == nullptr)
+      return absl::InvalidArgumentError(absl::StrCat("there is no adapter in slot ", slot));
+  }
   ASSIGN_OR_RETURN(const std::vector<AdapterPlaces::Move> moves, places_.Place(step, held));
   if (moves.empty()) return absl::OkStatus();
   for (const AdapterPlaces::Move& move : moves) Write(move);
   device_.CopyToDevice(ranks_, host_ranks_.data(),
                        static_cast<int64_t>(host_ranks_.size() * sizeof(int32_t)));
-  return device_.Synchronize();
+  const absl::Status copied = device_.Synchronize();
+  if (!copied.ok()) places_.Clear();
+  return copied;
 }
 
 void RankAdapters::Write(const AdapterPlaces::Move& move) {

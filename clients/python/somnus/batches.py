@@ -57,6 +57,8 @@ async def run(client: EngineClient, jobs: Sequence[Job], note_done: Callable[[in
 async def search(client: EngineClient, jobs: Sequence[Tuple[Prompt, Optional[LoRARequest]]], params: BeamSearchParams,
                  at_once: Optional[int], note_done: Callable[[int], object]) -> List[BeamSearchOutput]:
     """A beam search for each prompt, at most so many at once. As run()."""
+    if at_once is not None and at_once < 1:
+        raise ValueError(f"concurrency_limit: {at_once} is below 1")
     outputs: List[Optional[BeamSearchOutput]] = [None] * len(jobs)
     client.adapters.begin_call(lora for _, lora in jobs)
     numbered = iter(enumerate(jobs))

@@ -83,8 +83,8 @@ async function errorOf(response) {
   }
 }
 
-// `path` begins with "/" and is below ROOT. Returns a response with status 200; throws an ApiError for any other. A 401 asks for the key; once the reader has
-// declined, only for what the reader does (POST), not for looks.
+// `path` begins with "/" and is below ROOT. Returns a response with status 200; throws an ApiError for any other. A 401
+// asks for the key; once the reader has declined, only for what the reader does (POST), not for looks.
 export async function request(path, { method = "GET", body = undefined, signal = undefined, asks = true } = {}) {
   const headers = {};
   if (key()) headers.Authorization = `Bearer ${key()}`;
