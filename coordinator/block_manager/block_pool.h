@@ -91,10 +91,11 @@ class BlockPool {
 
   // Returns the cached or used block with this content, or null.
   KvBlock* Find(const BlockContent& content);
-  // Makes a used block's contents known. When the pool knows another block for them already, a used one
-  // stays, and a cached one hands its place to this block: the cached one would be given out first, and with
-  // it the contents that were used last. `content_id`: of contents that were known before, elsewhere or here;
-  // 0: they have a new one.
+  // Makes a used block's contents known. When the pool knows a second block with equal contents, a used
+  // second block stays known, and a cached second block hands its place to this block: otherwise the pool
+  // would give out the cached block first and forget the contents, although they were used last.
+  // `content_id`: the id that the contents had before, in this pool or elsewhere; 0: the contents get a new
+  // id.
   void Remember(KvBlock* block, const BlockContent& content, uint64_t content_id = 0);
   // Forgets the contents of a block, used or cached: it cannot be adopted any more.
   void Forget(KvBlock* block, CacheLoss cause);
@@ -129,7 +130,7 @@ class BlockPool {
   // A block becomes free, or stops being so; what is known of it does not change in between.
   void AddFree(KvBlock* block);
   void RemoveFree(KvBlock* block);
-  // From a cached block to a used one without known contents.
+  // `from` is a cached block, `to` a used block without known contents.
   void MoveContent(KvBlock* from, KvBlock* to);
   // The block must not be free.
   void ClearContent(KvBlock* block, CacheLoss cause);

@@ -1,6 +1,6 @@
 #pragma once
 // A GrammarCompiler that is made by its first Compile, so that a server's start does not wait for the sorting
-// of its vocabulary. Thread safe: calls that come meanwhile wait.
+// of its vocabulary. Thread safe: further calls wait until the compiler is made.
 
 #include <functional>
 #include <memory>
@@ -16,10 +16,11 @@ class LazyCompiler : public GrammarCompiler {
  public:
   using Make = std::function<absl::StatusOr<std::unique_ptr<GrammarCompiler>>()>;
 
-  // `make` runs at most once, on the thread of a Compile, and is destroyed then with all that it holds.
+  // `make` runs at most once, on the thread of a Compile, and is destroyed after that with all captured
+  // objects.
   explicit LazyCompiler(Make make) : make_(std::move(make)) {}
 
-  // The errors of `make`, each time, and the errors of the compiler that it made.
+  // Errors: the error of `make`, at each call, or the errors of the compiler.
   absl::StatusOr<std::shared_ptr<const CompiledGrammar>> Compile(const GrammarSource& source) override;
 
  private:

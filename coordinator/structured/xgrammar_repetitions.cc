@@ -21,6 +21,7 @@ namespace somnus {
 namespace {
 
 constexpr int32_t kNoLimit = -1;
+// The gate divides larger counts (schema_regex_text.cc); a client's own grammar may have any count.
 constexpr int32_t kMostRepetitions = 1 << 16;
 constexpr int32_t kLongestChain = 1024;
 // The longest repetition of a character class that xgrammar unrolls, in one rule.
@@ -33,7 +34,7 @@ constexpr int32_t kMostCopies = 64, kStep = 32;
 // A rule that is repeated: choices of sequences of strings and classes.
 struct Unit {
   std::vector<int32_t> content;  // all that the rule says, for comparisons
-  std::string regex;             // the same as a group; empty where an automaton would accept too much
+  std::string regex;             // the rule as a group; empty where an automaton would accept too much
   int64_t branches = 0;
 };
 
@@ -46,9 +47,9 @@ class Repetitions : public xgrammar::GrammarMutator {
   explicit Repetitions(int64_t max_branches) : max_branches_(max_branches) {}
 
  private:
-  // The repeated rule's content, and how often it must and may come from a link of a chain on.
+  // A link of a chain: the repeated rule's content, and how often the rule must and may come from there on.
   using Link = std::tuple<std::vector<int32_t>, int32_t, int32_t>;
-  // The same of the rules that are made of automata.
+  // A repetition by automata: the repeated rule as a regular expression, its least and its largest count.
   using Counted = std::tuple<std::string, int32_t, int32_t>;
 
   int32_t VisitRepeat(const GrammarExpr& repeat) override {
@@ -102,12 +103,12 @@ class Repetitions : public xgrammar::GrammarMutator {
   int32_t VisitChained(const GrammarExpr& repeat, int32_t rule, const Unit& unit) {
     const int32_t min = repeat[1], max = repeat[2], links = max == kNoLimit ? min : max;
     if (links > kLongestChain) return VisitElement(repeat);
-    if (const auto known = ids_.find(Link(unit.content, min, max)); known != ids_.end())
+    if (const auto known = links_.find(Link(unit.content, min, max)); known != links_.end())
       return builder_->AddRuleRef(known->second);
     if (num_branches_ + links * unit.branches > max_branches_) return VisitElement(repeat);
-    const size_t num_known = ids_.size();
+    const size_t num_known = links_.size();
     const int32_t first = Chain(rule, unit.content, min, max);
-    num_branches_ += static_cast<int64_t>(ids_.size() - num_known) * unit.branches;
+    num_branches_ += static_cast<int64_t>(links_.size() - num_known) * unit.branches;
     return builder_->AddRuleRef(first);
   }
 
@@ -135,7 +136,7 @@ class Repetitions : public xgrammar::GrammarMutator {
 
   // The rule of a link, and whether the rule has no body yet.
   std::pair<int32_t, bool> IdOf(const std::vector<int32_t>& content, int32_t min, int32_t max) {
-    const auto [at, is_new] = ids_.try_emplace(Link(content, min, max), 0);
+    const auto [at, is_new] = links_.try_emplace(Link(content, min, max), 0);
     if (is_new) at->second = builder_->AddEmptyRuleWithHint(cur_rule_name_ + "_chain");
     return {at->second, is_new};
   }
@@ -212,7 +213,7 @@ class Repetitions : public xgrammar::GrammarMutator {
 
   const int64_t max_branches_;
   std::map<Counted, int32_t> counted_;
-  std::map<Link, int32_t> ids_;
+  std::map<Link, int32_t> links_;
   int64_t num_branches_ = 0;
 };
 

@@ -16,13 +16,13 @@ namespace somnus {
 //   more often, R(min, max)         automaton(min, 64) | automaton(32, 32) R(min - 32, max - 32)
 //
 // where the first choice is there if min is at most 64. A text goes on in both choices, and the first choice
-// covers the place where the second one ends: a token of up to 32 characters lies within one automaton,
-// unless `min` has not come near yet. All repetitions of a rule share its automata and their masks.
-// xgrammar's automata of rules with starred classes accept too much, so repetitions of such rules become
-// chains of rules, with counts up to 1024. Repetitions of rules with references stay as they are, as do
-// repetitions of a single class of characters with a count up to 128, which xgrammar handles well, counts
-// above 65536, and all that would bring the branches of the copies above `max_branches`; a shared automaton
-// counts once. Throws what xgrammar throws.
+// covers the place where the automaton of the second choice ends: a token of up to 32 characters lies within
+// one automaton, unless more than 64 repetitions are still needed. All repetitions of a rule share its
+// automata and their masks. xgrammar's automata of rules with starred classes accept too much, so repetitions
+// of such rules become chains of rules, with counts up to 1024. Repetitions of rules with references stay as
+// they are, as do repetitions of a single class of characters with a count up to 128, which xgrammar handles
+// well, counts above 65536, and all that would bring the branches of the copies above `max_branches`; a
+// shared automaton counts once. Throws what xgrammar throws.
 xgrammar::Grammar UnrollRepetitions(const xgrammar::Grammar& grammar, int64_t max_branches);
 
 }  // namespace somnus

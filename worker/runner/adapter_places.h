@@ -1,7 +1,7 @@
 #pragma once
 // Which adapters (LoRA) are in the device's memory: every adapter has a slot, and a step needs places for its
-// adapters' slots. A place is given to another slot where no sequence needs the adapter in the place; among
-// such places to the one that was not needed for the longest time. Plain logic without memory of adapters
+// adapters' slots. A slot without a place takes the least recently used place that no sequence needs, or else
+// the least recently used place that the step does not need. Plain logic, without the adapters' memory
 // (rank_adapters.h). Used by the runner thread alone.
 
 #include <cstdint>

@@ -13,7 +13,7 @@ double MeanContext(int64_t prompt_tokens, int64_t new_tokens) {
   return static_cast<double>(prompt_tokens) + static_cast<double>(new_tokens + 1) / 2;
 }
 
-// Whether the tensor, of a row for each token, is the one whose rows are looked up.
+// Whether the tensor, which has a row for each token of the vocabulary, is the embedding.
 bool IsEmbedding(const TensorInfo& tensor) { return absl::StrContains(tensor.name, "embed_tokens"); }
 
 }  // namespace
