@@ -35,31 +35,37 @@ std::vector<SequenceOutput> Results::Apply(const InFlightStep& step, const v1::S
 void Results::ApplyEntry(const ScheduledEntry& entry, const ReplyBySlot& reply,
                          std::vector<SequenceOutput>* outputs) {
   const SequencePtr& sequence = entry.owner();
-  RequestOutput output;
-  output.num_cached_tokens = sequence->num_cached;
   absl::Status status;
   if (const v1::SlotError* error = reply.Error(entry.slot)) {
     status = ToStatus(*error);
     if (!ApplySlotError(entry, status)) return;
     if (absl::IsOutOfRange(status)) status = Constraints::Explain(*entry.sequence, status);
     if (absl::IsInternal(status) && !sequence->finished()) ++stats_.corrupted_requests;
-  } else if (!sequence->finished()) {  // else the sequence has ended since, and its token is stale
+  } else if (sequence->finished()) {  // the sequence has ended since, and its token is stale
+    return;
+  } else {
+    // The output is made in its place, since most entries have one.
+    outputs->emplace_back().sequence = sequence;
+    RequestOutput& output = outputs->back().output;
+    output.num_cached_tokens = sequence->num_cached;
     status = ApplyResult(entry, reply, &output);
-  }
-  if (status.ok()) {
     const bool has_output = !output.token_ids.empty() || !output.prompt_logprobs.empty() ||
                             output.finish_reason != FinishReason::kNone ||
                             (entry.samples && HasAdvanced(*sequence));
-    if (has_output) outputs->push_back({sequence, std::move(output)});
-    return;
+    if (!status.ok() || !has_output) outputs->pop_back();
   }
+  if (!status.ok()) EndWithError(sequence, std::move(status), outputs);
+}
+
+void Results::EndWithError(const SequencePtr& sequence, absl::Status error,
+                           std::vector<SequenceOutput>* outputs) {
   ledger_.Drop(sequence);
   if (sequence->finished()) return;
   sequences_.Finish(sequence);
   RequestOutput last;
   last.num_cached_tokens = sequence->num_cached;
   last.finish_reason = FinishReason::kError;
-  last.error = status;
+  last.error = std::move(error);
   outputs->push_back({sequence, std::move(last)});
 }
 

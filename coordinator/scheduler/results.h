@@ -52,6 +52,8 @@ class Results {
   absl::Status ApplyTokens(const ScheduledEntry& entry, absl::Span<const v1::SampledToken* const> tokens,
                            const v1::DraftTokens* proposals, RequestOutput* output);
   absl::Status AcceptToken(const SequencePtr& sequence, const v1::SampledToken& token, RequestOutput* output);
+  // Ends a live sequence with kError, and drops its results in flight.
+  void EndWithError(const SequencePtr& sequence, absl::Status error, std::vector<SequenceOutput>* outputs);
   FinishReason CheckStop(const Sequence& sequence, RequestOutput* output) const;
 
   // False when the sequence is computed again instead of ended.
