@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "checkpoint/gguf_split.h"
+#include "checkpoint/gguf/gguf_split.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors_directory.h"
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/families/gated_decoder.h"
-#include "checkpoint/gguf_fields.h"
+#include "checkpoint/gguf/gguf_fields.h"
 #include "checkpoint/hf_experts.h"
 #include "checkpoint/yarn.h"
 

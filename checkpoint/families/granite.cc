@@ -5,7 +5,7 @@
 
 #include "base/status_macros.h"
 #include "checkpoint/families/gated_decoder.h"
-#include "checkpoint/gguf_fields.h"
+#include "checkpoint/gguf/gguf_fields.h"
 
 namespace somnus {
 namespace {

@@ -2,7 +2,7 @@
 // tokenizer.ggml.* of a GGUF file's metadata.
 
 #include "absl/status/statusor.h"
-#include "checkpoint/gguf_file.h"
+#include "checkpoint/gguf/gguf_file.h"
 #include "checkpoint/tokenizer_data.h"
 
 namespace somnus {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "checkpoint/gguf_file.h"
+#include "checkpoint/gguf/gguf_file.h"
 #include "checkpoint/tokenizer/gguf_tokenizer.h"
 #include "tests/checkpoint/writers.h"
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/gguf_file.h"
-#include "checkpoint/gguf_tensors.h"
+#include "checkpoint/gguf/gguf_file.h"
+#include "checkpoint/gguf/gguf_tensors.h"
 #include "checkpoint/tokenizer/gguf_tokenizer.h"
 #include "tests/checkpoint/writers.h"
 

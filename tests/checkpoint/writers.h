@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/gguf_file.h"
+#include "checkpoint/gguf/gguf_file.h"
 
 namespace somnus {
 

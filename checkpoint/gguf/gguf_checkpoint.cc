@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "checkpoint/gguf_config.h"
-#include "checkpoint/gguf_file.h"
-#include "checkpoint/gguf_split.h"
-#include "checkpoint/gguf_tensors.h"
+#include "checkpoint/gguf/gguf_config.h"
+#include "checkpoint/gguf/gguf_file.h"
+#include "checkpoint/gguf/gguf_split.h"
+#include "checkpoint/gguf/gguf_tensors.h"
 #include "checkpoint/mapped_checkpoint.h"
 #include "checkpoint/tokenizer/gguf_tokenizer.h"
 

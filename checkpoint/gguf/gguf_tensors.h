@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "checkpoint/family.h"
-#include "checkpoint/gguf_file.h"
+#include "checkpoint/gguf/gguf_file.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/tensor_table.h"
 

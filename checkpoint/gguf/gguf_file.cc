@@ -1,4 +1,4 @@
-#include "checkpoint/gguf_file.h"
+#include "checkpoint/gguf/gguf_file.h"
 
 #include <cmath>
 #include <cstring>

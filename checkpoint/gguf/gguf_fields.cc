@@ -1,4 +1,4 @@
-#include "checkpoint/gguf_fields.h"
+#include "checkpoint/gguf/gguf_fields.h"
 
 #include <algorithm>
 #include <cmath>

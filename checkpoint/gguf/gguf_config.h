@@ -3,7 +3,7 @@
 
 #include "absl/status/statusor.h"
 #include "checkpoint/family.h"
-#include "checkpoint/gguf_file.h"
+#include "checkpoint/gguf/gguf_file.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/tensor_table.h"
 

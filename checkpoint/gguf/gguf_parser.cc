@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
-#include "checkpoint/gguf_file.h"
+#include "checkpoint/gguf/gguf_file.h"
 #include "checkpoint/tensor_table.h"
 
 namespace somnus {

@@ -1,4 +1,4 @@
-#include "checkpoint/gguf_split.h"
+#include "checkpoint/gguf/gguf_split.h"
 
 #include <sys/stat.h>
 
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "checkpoint/gguf_tensors.h"
+#include "checkpoint/gguf/gguf_tensors.h"
 #include "checkpoint/mapped_file.h"
 
 namespace somnus {

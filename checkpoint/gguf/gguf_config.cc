@@ -1,4 +1,4 @@
-#include "checkpoint/gguf_config.h"
+#include "checkpoint/gguf/gguf_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/dequantize.h"
-#include "checkpoint/gguf_fields.h"
+#include "checkpoint/gguf/gguf_fields.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/yarn.h"
 

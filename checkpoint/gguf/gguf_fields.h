@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "checkpoint/gguf_file.h"
+#include "checkpoint/gguf/gguf_file.h"
 
 namespace somnus {
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "checkpoint/family.h"
-#include "checkpoint/gguf_file.h"
+#include "checkpoint/gguf/gguf_file.h"
 #include "checkpoint/tensor_table.h"
 
 namespace somnus {

@@ -1,4 +1,4 @@
-#include "checkpoint/gguf_tensors.h"
+#include "checkpoint/gguf/gguf_tensors.h"
 
 #include <utility>
 #include <vector>
