@@ -25,7 +25,7 @@ HostTierBlocks KeptKv::Choose(const SleepSpec& changes, std::optional<int64_t> m
   limits.cached_blocks = options_.keeps_cached_blocks;
   if (max_bytes.has_value() && options_.kv_block_bytes > 0)
     limits.num_blocks = std::max<int64_t>(0, *max_bytes) / options_.kv_block_bytes;
-  const std::vector<KeptBlock> kept = scheduler_.ChooseKept(limits);
+  const std::vector<KeptBlock> kept = scheduler_.kept().Choose(limits);
   return {kept,
           scheduler_.blocks().swapped().Sources()};  // cached swapped blocks may have given way to kept ones
 }
@@ -53,7 +53,7 @@ HostTierBlocks KeptKv::BroughtBackBy(const std::vector<std::string>& woken) cons
 void KeptKv::NoteSlept(const SleepSpec& changes) {
   if (changes.level == kMaxSleepLevel) return scheduler_.ForgetComputed(CacheLoss::kSleep);
   if (!HasKvCache(changes.tags)) return;
-  scheduler_.ForgetUnkept(/*keeps_swapped=*/KeptBy(changes));
+  scheduler_.kept().ForgetUnkept(/*keeps_swapped=*/KeptBy(changes));
   if (!options_.keep_kv_on_sleep) return;
   LogInfo("{}{} KV blocks are kept in host memory, with those of {} open requests", options_.log_name,
           scheduler_.blocks().host().pool().num_used(),
@@ -61,13 +61,13 @@ void KeptKv::NoteSlept(const SleepSpec& changes) {
 }
 
 void KeptKv::NoteWoken(const std::vector<std::string>& tags) {
-  if (HasKvCache(tags)) scheduler_.RestoreKept();
+  if (HasKvCache(tags)) scheduler_.kept().Restore();
 }
 
 bool KeptKv::Abandon(const SleepSpec& changes, const absl::Status& error) {
   if (!HasKvCache(changes.tags)) return false;  // the kept blocks are from an earlier sleep
   const bool kept = !scheduler_.blocks().kept().blocks().empty();
-  scheduler_.AbandonKept();
+  scheduler_.kept().Abandon();
   if (!kept || !absl::IsResourceExhausted(error)) return false;
   LogWarning("{}the KV cache is not kept: {}", options_.log_name, std::string(error.message()));
   return true;

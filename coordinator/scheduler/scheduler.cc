@@ -4,12 +4,10 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/null_block.h"
 #include "base/status_macros.h"
-#include "coordinator/scheduler/beam_group.h"
 #include "coordinator/scheduler/choices.h"
 #include "coordinator/scheduler/constraints.h"
 #include "coordinator/scheduler/request_progress.h"
@@ -54,7 +52,8 @@ Scheduler::Scheduler(const SchedulerOptions& options)
                  &stats_.preemptions),
       admission_(options_, long_prompts_, &blocks_, slots_, &copies_, &host_tier_, &beams_, &sequences_,
                  &stats_),
-      results_(options_, &blocks_, &ledger_, &host_tier_, &beams_, &drafts_, &sequences_, &stats_) {
+      results_(options_, &blocks_, &ledger_, &host_tier_, &beams_, &drafts_, &sequences_, &stats_),
+      kept_(ledger_, &blocks_, &host_tier_, &sequences_, &stats_) {
   SOMNUS_CHECK(options.max_num_partial_prefills >= 1 && options.max_long_partial_prefills >= 1);
 }
 
@@ -286,48 +285,6 @@ void Scheduler::PreemptAll() {
 void Scheduler::SuspendAll() {
   SOMNUS_CHECK(ledger_.empty());
   sequences_.SuspendAll();
-}
-
-const std::vector<KeptBlock>& Scheduler::ChooseKept(const KeepLimits& limits) {
-  SOMNUS_CHECK(num_running() == 0 && ledger_.empty());
-  std::vector<ComputedTokens> computed;
-  for (const auto& [key, sequence] : sequences_.waiting()) {
-    if (!sequence->held.is_suspended) continue;
-    for (const Sequence* one : WithBlocks(*sequence, blocks_))
-      computed.push_back({one->id, one->num_computed});
-  }
-  const std::vector<int64_t> left_out = blocks_.kept().Choose(computed, limits);
-  const absl::flat_hash_set<int64_t> without_room(left_out.begin(), left_out.end());
-  for (const auto& [key, sequence] : sequences_.waiting()) {
-    if (!sequence->held.is_suspended) continue;
-    const std::vector<const Sequence*> all = WithBlocks(*sequence, blocks_);
-    sequence->held.is_kept = std::none_of(
-        all.begin(), all.end(), [&](const Sequence* one) { return without_room.contains(one->id); });
-  }
-  return blocks_.kept().blocks();
-}
-
-void Scheduler::ForgetUnkept(bool keeps_swapped) {
-  for (const auto& [key, sequence] : sequences_.waiting()) {
-    if (sequence->held.is_suspended && !sequence->held.is_kept)
-      sequences_.PreemptSuspended({sequence}, PreemptionCause::kReset);
-  }
-  if (!keeps_swapped) host_tier_.ForgetAll(sequences_.waiting());
-  blocks_.kept().ForgetOthers();
-}
-
-void Scheduler::RestoreKept() {
-  stats_.kept_blocks += static_cast<int64_t>(blocks_.kept().blocks().size());
-  for (const auto& [key, sequence] : sequences_.waiting()) {
-    if (!sequence->held.is_kept) continue;
-    for (const Sequence* one : WithBlocks(*sequence, blocks_)) stats_.kept_tokens += one->num_computed;
-  }
-  AbandonKept();
-}
-
-void Scheduler::AbandonKept() {
-  for (const auto& [key, sequence] : sequences_.waiting()) sequence->held.is_kept = false;
-  blocks_.kept().Release();
 }
 
 void Scheduler::ForgetComputed(CacheLoss cause) {

@@ -6,7 +6,7 @@
 // The Scheduler itself makes the steps; its parts decide and remember the rest. LiveSequences: which
 // sequences run and which wait. Admission: which waiting sequences start. Results: the effects of a reply.
 // StepLedger: the steps in flight. Slots, BlockManager and ForkCopies: the resources of sequences. HostTier,
-// Beams, Choices and Drafts: one feature each.
+// Beams, Choices, Drafts and KeptSequences: one feature each.
 //
 // Contract: no I/O, no clock, no randomness: the same calls give the same steps. Not thread safe (engine loop
 // only). Replies must be given to Update in the order of the steps.
@@ -27,6 +27,7 @@
 #include "coordinator/scheduler/drafts.h"
 #include "coordinator/scheduler/fork_copies.h"
 #include "coordinator/scheduler/host_tier.h"
+#include "coordinator/scheduler/kept_sequences.h"
 #include "coordinator/scheduler/live_sequences.h"
 #include "coordinator/scheduler/long_prompts.h"
 #include "coordinator/scheduler/preemption_cost.h"
@@ -88,15 +89,8 @@ class Scheduler {
   // All running sequences wait, and keep their blocks. No step may be in flight.
   void SuspendAll();
 
-  // Blocks that outlive a sleep of the KV cache (KeptBlocks::Choose). No sequence may be running from
-  // the choice until RestoreKept or ForgetComputed, and nothing may be scheduled. ChooseKept takes the blocks
-  // of suspended sequences in the order of service. ForgetUnkept: the sleep has happened; `keeps_swapped`:
-  // the workers keep swapped blocks. RestoreKept: the blocks are on the device again. AbandonKept: the sleep
-  // has not happened, nothing has changed.
-  const std::vector<KeptBlock>& ChooseKept(const KeepLimits& limits = {});
-  void ForgetUnkept(bool keeps_swapped);
-  void RestoreKept();
-  void AbandonKept();
+  // Blocks that outlive a sleep of the KV cache.
+  KeptSequences& kept() { return kept_; }
   // Everything is computed again: no sequence has blocks, nothing is cached, nothing is kept. No step may be
   // in flight.
   void ForgetComputed(CacheLoss cause = CacheLoss::kReset);
@@ -176,6 +170,7 @@ class Scheduler {
   LiveSequences sequences_;
   Admission admission_;
   Results results_;
+  KeptSequences kept_;
 };
 
 }  // namespace somnus

@@ -62,8 +62,8 @@ struct RandomRun {
       harness.WakeKeeping();
     } else if (Below(40) == 0) {
       harness.Suspend();  // for a sleep that does not happen
-      harness.scheduler.ChooseKept();
-      harness.scheduler.AbandonKept();
+      harness.scheduler.kept().Choose();
+      harness.scheduler.kept().Abandon();
     } else if (Below(40) == 0) {
       harness.Lose();
     }

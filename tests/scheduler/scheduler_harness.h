@@ -189,11 +189,11 @@ class Harness {
   void SleepKeeping() {
     Suspend();
     FakeWorker::BlockPairs kept;
-    for (const KeptBlock& block : scheduler.ChooseKept())
+    for (const KeptBlock& block : scheduler.kept().Choose())
       kept.emplace_back(block.device_block, block.host_block);
     worker.CopyToHost(kept, scheduler.blocks().swapped().Sources());
     ASSERT_TRUE(worker.Sleep().ok());
-    scheduler.ForgetUnkept(/*keeps_swapped=*/true);
+    scheduler.kept().ForgetUnkept(/*keeps_swapped=*/true);
     Check();
   }
   void WakeKeeping() {
@@ -201,7 +201,7 @@ class Harness {
     for (const KeptBlock& block : scheduler.blocks().kept().blocks())
       kept.emplace_back(block.device_block, block.host_block);
     ASSERT_TRUE(worker.CopyFromHost(kept).ok());
-    scheduler.RestoreKept();
+    scheduler.kept().Restore();
     Check();
   }
 

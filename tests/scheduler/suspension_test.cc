@@ -123,9 +123,9 @@ TEST_P(SuspensionTest, ASleepThatDidNotHappenLosesNothing) {
   harness.Add(a, b);
   for (int i = 0; i < 3; ++i) harness.Step();
   harness.Suspend();
-  EXPECT_FALSE(harness.scheduler.ChooseKept().empty());
+  EXPECT_FALSE(harness.scheduler.kept().Choose().empty());
   harness.Check();
-  harness.scheduler.AbandonKept();
+  harness.scheduler.kept().Abandon();
   harness.Check();
   EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
   harness.RunToEnd();
