@@ -9,6 +9,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import report  # noqa: E402
+import run_suites  # noqa: E402
 
 
 def completed(label, **fields):
@@ -48,6 +49,12 @@ class BazelCases(unittest.TestCase):
                          "testResult": {"testActionOutput": [{"name": "test.xml", "uri": f"file://{file.name}"}]}})
         self.assertEqual(self.cases(runs, 0), [("FLAKY", "//a:b_test S.first"), ("FAIL", "//a:b_test S.second"),
                                                ("PASS", "//a:b_test S.third")])
+
+
+class LongFiles(unittest.TestCase):
+    def test_each_file_that_begins_first_exists(self):
+        missing = [name for name in run_suites.LONG if not os.path.exists(os.path.join(run_suites.HERE, name))]
+        self.assertEqual(missing, [])
 
 
 class Summary(unittest.TestCase):
