@@ -237,9 +237,8 @@ class OutOfMemory(unittest.TestCase):
                 return number - 1
             self.assertEqual((answer.status, state, faulty.faults.strikes(line)), (503, ASLEEP, 1), answer.text)
             self.assertIn("rank 1", answer.json["error"]["message"])
-            now = {pid: holdings(pid) for pid in pids(cluster).values()}
-            held = held or now
-            self.assertEqual(growth(held, now), [])
+            held = held or {pid: holdings(pid) for pid in pids(cluster).values()}
+            assert_no_growth(held, held)
         self.fail("it does not wake up")
 
 
