@@ -13,17 +13,20 @@ import math
 import pathlib
 import random
 import sys
+import tempfile
 
 import torch
-from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Glm4Config, GlmConfig, GraniteConfig,
-                          GraniteMoeHybridConfig, LlamaConfig, Ministral3Config, MistralConfig, OPTConfig, Olmo2Config,
-                          Olmo3Config, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
+from safetensors.torch import load_file, save_file
+from transformers import (AutoConfig, AutoModelForCausalLM, DeepseekV3Config, Gemma2Config, Gemma3TextConfig, Glm4Config, Glm4MoeConfig,
+                          Glm4MoeLiteConfig, GlmConfig, GptOssConfig, GraniteConfig, GraniteMoeHybridConfig, LlamaConfig,
+                          Ministral3Config, MistralConfig, MixtralConfig, OPTConfig, Olmo2Config, Olmo3Config, Phi3Config,
+                          Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config)
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 KINDS = ["llama", "mistral", "ministral3", "qwen2", "qwen3", "opt", "smollm3", "phi3", "granite", "granitehybrid", "olmo2",
-         "olmo3", "gemma2", "gemma3", "glm", "glm4"]
-OWN_HEAD_DIM = ("qwen3", "ministral3", "gemma2", "gemma3_text", "glm", "glm4")  # the class has a default of its own
+         "olmo3", "gemma2", "gemma3", "glm", "glm4", "qwen3moe", "qwen2moe", "mixtral", "glm4moe", "deepseek", "glm4moelite",
+         "gptoss"]
+OWN_HEAD_DIM = ("qwen3", "ministral3", "gemma2", "gemma3_text", "glm", "glm4", "qwen3_moe", "glm4_moe", "gpt_oss")  # the class has a default of its own
 
 
 def heads(rng):
@@ -129,7 +132,71 @@ def ministral3(common, rng, _):
     return Ministral3Config(**common | {"rope_parameters": parameters, "sliding_window": None})
 
 
+def experts(rng, name="num_experts"):
+    count = rng.choice([2, 3, 4, 5, 8])
+    return {name: count, "num_experts_per_tok": rng.randint(1, min(count, 4)), "moe_intermediate_size": rng.randint(3, 40)}
+
+
+def qwen3_moe(common, rng, layers):
+    return Qwen3MoeConfig(**common, **experts(rng), norm_topk_prob=rng.random() < 0.5, attention_bias=rng.random() < 0.3,
+                          decoder_sparse_step=rng.choice([1, 1, 2]), mlp_only_layers=rng.choice([[], [layers - 1]]))
+
+
+def qwen2_moe(common, rng, _):
+    return Qwen2MoeConfig(**headless(common), **experts(rng), norm_topk_prob=rng.random() < 0.5,
+                          shared_expert_intermediate_size=rng.randint(3, 40))
+
+
+def mixtral(common, rng, _):
+    sizes = experts(rng, "num_local_experts")
+    del sizes["moe_intermediate_size"]
+    return MixtralConfig(**common | sizes | {"sliding_window": rng.choice([None, 5])})
+
+
+def routed(rng):
+    """A sigmoid router's settings: groups of equal sizes, of which the best ones stay."""
+    groups = rng.choice([1, 1, 2])
+    count, kept = groups * rng.choice([2, 3, 4]), rng.randint(1, groups)
+    return {"n_routed_experts": count, "n_group": groups, "topk_group": kept,
+            "num_experts_per_tok": rng.randint(1, min(4, count // groups * kept)), "n_shared_experts": rng.choice([1, 2]),
+            "moe_intermediate_size": rng.randint(3, 40), "norm_topk_prob": rng.random() < 0.7,
+            "routed_scaling_factor": rng.choice([1.0, 1.8])}
+
+
+def glm4_moe(common, rng, layers):
+    return Glm4MoeConfig(**glm(common) | routed(rng) | {
+        "attention_bias": rng.random() < 0.5, "use_qk_norm": rng.random() < 0.5, "first_k_dense_replace": rng.randint(0, layers)})
+
+
+def latent(common, rng, q_ranks):
+    return {k: v for k, v in common.items() if k not in ("head_dim", "num_key_value_heads")} | {
+        "num_key_value_heads": common["num_attention_heads"], "q_lora_rank": rng.choice(q_ranks), "kv_lora_rank": rng.choice([6, 12, 32]),
+        "qk_rope_head_dim": rng.choice([2, 4, 8]), "qk_nope_head_dim": rng.choice([2, 6, 16]), "v_head_dim": rng.choice([3, 8, 20]),
+        "rope_parameters": rope(rng, ("default", "yarn"))}
+
+
+def deepseek(common, rng, layers):
+    config = latent(common, rng, (None, 8, 20)) | routed(rng) | {"first_k_dense_replace": rng.randint(0, layers)}
+    if config["rope_parameters"]["rope_type"] == "yarn" and rng.random() < 0.5:
+        config["rope_parameters"] |= {"mscale": rng.choice([0.7, 1.0]), "mscale_all_dim": rng.choice([0.5, 1.0])}
+    return DeepseekV3Config(**config, attention_bias=rng.random() < 0.3)
+
+
+def glm4_moe_lite(common, rng, layers):
+    return Glm4MoeLiteConfig(**latent(common, rng, (8, 20)) | routed(rng) | {
+        "mlp_layer_types": [rng.choice(["dense", "sparse"]) for _ in range(layers)]})
+
+
+def gpt_oss(common, rng, layers):
+    sizes = experts(rng, "num_local_experts")
+    del sizes["moe_intermediate_size"]
+    return GptOssConfig(**common | window(rng, layers) | sizes | {
+        "rope_parameters": rope(rng, ("default", "yarn")), "tie_word_embeddings": False})
+
+
 NEWER = {
+    "qwen3moe": qwen3_moe, "qwen2moe": qwen2_moe, "mixtral": mixtral, "glm4moe": glm4_moe, "deepseek": deepseek,
+    "glm4moelite": glm4_moe_lite, "gptoss": gpt_oss,
     "ministral3": ministral3,
     "smollm3": lambda common, rng, layers: SmolLM3Config(
         **common, no_rope_layers=[rng.choice([0, 1]) for _ in range(layers)], use_sliding_window=False),
@@ -171,7 +238,17 @@ def draw(name, tensor, generator):
         return noise * 3 / math.sqrt(tensor.shape[1])
     if "embed_positions" in name:
         return 0.3 * noise
-    return noise * 1.3 / math.sqrt(tensor.shape[1])
+    if name.endswith("sinks"):
+        return 1.5 * noise
+    return noise * 1.3 / math.sqrt(tensor.shape[-1])
+
+
+def hub_names(model, tensors):
+    """The tensors as save_pretrained writes them: in the hub's form, with the experts apart."""
+    model.load_state_dict({name: value.double() for name, value in tensors.items()}, strict=False)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return {name: value.contiguous() for name, value in load_file(f"{folder}/model.safetensors").items()}
 
 
 def make_tensors(model, config, rng, generator):
@@ -180,11 +257,14 @@ def make_tensors(model, config, rng, generator):
     tensors = {}
     for name, value in model.state_dict().items():
         tensors[name] = draw(name, value, generator).to(rng.choice(DTYPES) if mixed else dtype).contiguous()
+    if any("experts" in name for name in tensors) and config.model_type != "gpt_oss" and rng.random() < 0.7:
+        stored = hub_names(model, tensors)
+        tensors = {name: value.to(torch.float32 if mixed else dtype) for name, value in stored.items()}
     embedding = next(name for name in tensors if name.endswith("embed_tokens.weight"))
     if config.tie_word_embeddings:
         how = rng.choice(["absent", "absent", "same", "other"])
         if how == "absent":
-            del tensors["lm_head.weight"]
+            tensors.pop("lm_head.weight", None)
         elif how == "same":
             tensors["lm_head.weight"] = tensors[embedding].clone()
     if rng.random() < 0.25 and ("lm_head.weight" not in tensors):
@@ -223,7 +303,7 @@ def disguise(config, model, dtype, rng):
     """Returns config.json as some version of transformers, or a person, would have written it."""
     out = {k: v for k, v in config.to_dict().items() if k not in ("transformers_version", "dtype", "id2label", "label2id")}
     if rng.random() < 0.5:
-        out = {k: v for k, v in out.items() if v is not None or k in ("eos_token_id", "sliding_window")}
+        out = {k: v for k, v in out.items() if v is not None or k in ("eos_token_id", "pad_token_id", "sliding_window", "q_lora_rank")}
     out["architectures"] = [type(model).__name__]
     key = rng.choice(["torch_dtype", "dtype", None])
     if key is not None:
@@ -259,7 +339,8 @@ def disguise(config, model, dtype, rng):
             del out["head_dim"]
         if out.get("word_embed_proj_dim") == out["hidden_size"]:
             del out["word_embed_proj_dim"]
-        if set(out.get("layer_types") or ()) <= {"full_attention"} and not out.get("sliding_window"):
+        only_full = set(out.get("layer_types") or ()) <= {"full_attention"}
+        if only_full and not out.get("sliding_window") and out["model_type"] != "granitemoehybrid":
             out.pop("layer_types", None)
     if rng.random() < 0.2:
         del out["architectures"]
@@ -290,19 +371,26 @@ def make(folder, seed):
     kind = KINDS[seed % len(KINDS)]
     vocab = rng.choice([3, 17, 31, 64, 97, 130, 257, 301])
     config = opt_config(rng, vocab) if kind == "opt" else decoder_config(kind, rng, vocab)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", experts_implementation="eager")
     tensors, dtype = make_tensors(model, config, rng, generator)
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder, tensors, rng)
-    (folder / "config.json").write_text(json.dumps(disguise(config, model, dtype, rng), indent=1))
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager",
-                                                       output_loading_info=True)
+    disguised = disguise(config, model, dtype, rng)
+    # transformers 5.23 reads no "torch.float16", which older releases wrote.
+    readable = {k: v.removeprefix("torch.") if k == "torch_dtype" else v for k, v in disguised.items()}
+    (folder / "config.json").write_text(json.dumps(readable, indent=1))
+    config = AutoConfig.from_pretrained(folder)
+    if "short_factor" in (getattr(config, "rope_parameters", None) or {}):  # a server whose context is longer takes the long factors from the start
+        config.rope_parameters["short_factor"] = config.rope_parameters["long_factor"]
+    model, info = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float64, attn_implementation="eager",
+                                                       experts_implementation="eager", output_loading_info=True)
     assert not info["missing_keys"], (folder, info["missing_keys"])
     model = model.eval().double()
     lengths = (1, rng.randint(2, 40), rng.randint(40, 80))
     prompts = [[int(t) for t in torch.randint(0, vocab, (n,), generator=generator)] for n in lengths]
     cases = [expect(model, prompt, 16) for prompt in prompts]
     (folder / "expected.json").write_text(json.dumps({"model": folder.name, "cases": cases}))
+    (folder / "config.json").write_text(json.dumps(disguised, indent=1))
 
 
 def main():
