@@ -130,11 +130,11 @@ class ResponseProducerTest : public ::testing::Test {
     return producer;
   }
 
+  ManualTasks tasks_;  // outlives the engine, whose thread posts
   std::shared_ptr<FakeEngine> engine_ = std::make_shared<FakeEngine>();
   std::shared_ptr<const ServedModel> model_ = std::make_shared<const ServedModel>(FakeModel(engine_));
   ApiLimits limits_;
   std::shared_ptr<ResponseBudget> budget_ = std::make_shared<ResponseBudget>(100'000, 150'000);
-  ManualTasks tasks_;
   int ready_ = 0;
 };
 
