@@ -49,8 +49,8 @@ void ForgetEmulatedDeviceMemory(void* data, int64_t bytes) {
   cuda_emulated::emulator::ForgetDeviceMemory(data, bytes);
 }
 
-void PassOverEmulatedRaces(const void* data, int64_t bytes) {
-  cuda_emulated::emulator::PassOverRaces(data, bytes);
+void ForgetEmulatedAddresses(void* data, int64_t bytes) {
+  cuda_emulated::emulator::FindRacesAgain(data, bytes);
 }
 
 }  // namespace somnus

@@ -46,7 +46,8 @@ void ReturnEmulatedDeviceMemory(int64_t bytes);
 void AdoptEmulatedDeviceMemory(void* data, int64_t bytes);
 void ForgetEmulatedDeviceMemory(void* data, int64_t bytes);
 
-// The emulator's PassOverRaces.
-void PassOverEmulatedRaces(const void* data, int64_t bytes);
+// For memory of another allocator whose addresses end. Until then the race detector knows the null block of
+// every KV cache to which ops have written there.
+void ForgetEmulatedAddresses(void* data, int64_t bytes);
 
 }  // namespace somnus
