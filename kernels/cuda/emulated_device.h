@@ -16,7 +16,9 @@ struct EmulatedCudaOptions {
   int num_sms = 132;  // of the chip that plans cut work for
   // Run ops when queued instead of when somebody waits; of the whole process.
   bool eager = false;
-  bool find_races = false;  // the emulator's Options::find_races; of the whole process
+  // The emulator's Options::find_races; of the whole process. Also where SOMNUS_EMULATOR_RACES or
+  // SOMNUS_EMULATOR_BARRIERS is set, except in builds with a sanitizer, which do not observe kernels.
+  bool find_races = false;
 };
 
 // kind() is kCuda. The device's memory is host memory: every device pointer must come from

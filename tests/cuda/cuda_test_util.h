@@ -22,15 +22,13 @@
 namespace somnus::cuda_test {
 
 // Makes an emulated device with this schedule and size, or opens the first GPU (the arguments are ignored);
-// nullptr without a GPU. Races are looked for in the runs of tests/cuda/barriers_test.py alone, since the
-// search takes several times as long.
+// nullptr without a GPU.
 inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 132) {
 #ifdef SOMNUS_CUDA_EMULATOR
   // Changes the schedule for all tests of a run.
   if (const char* const extra = std::getenv("SOMNUS_EMULATOR_SEED"))
     seed += std::strtoull(extra, nullptr, 10);
-  const bool find_races = std::getenv("SOMNUS_EMULATOR_BARRIERS") != nullptr;
-  auto device = CreateEmulatedCudaDevice({.seed = seed, .num_sms = num_sms, .find_races = find_races});
+  auto device = CreateEmulatedCudaDevice({.seed = seed, .num_sms = num_sms});
   EXPECT_TRUE(device.ok()) << device.status();
 #else
   auto device = Device::CreateCuda(0);
