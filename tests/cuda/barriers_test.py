@@ -35,8 +35,7 @@ def barriers_of_source():
             continue
         with open(source, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                # A barrier that other barriers make redundant on today's paths, and that stays for later paths, says "Kept".
-                if BARRIER.search(line.split("//")[0]) and "// Kept:" not in line:
+                if BARRIER.search(line.split("//")[0]):
                     places.add(f"{path}:{number}")
     return places
 
