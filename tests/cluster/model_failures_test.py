@@ -74,7 +74,8 @@ class ModelFailuresTest(unittest.TestCase):
 
     def test_nobody_waits_for_workers_of_a_model_whose_tokenizer_is_damaged(self):
         with open(os.path.join(self.paths["qwen"], "tokenizer.json"), "w", encoding="utf-8") as file:
-            file.write("{")
+            # So much that the wait for workers has begun before the end is seen.
+            file.write('{"model": {"type": "BPE", "vocab": {' + "".join(f'"{number}": {number}, ' for number in range(1_000_000)))
         # The workers would be started elsewhere, and never come.
         with Cluster(self.paths["qwen"], "--workers=remote:1", "--cluster-port=0", workers=0, wait=False) as cluster:
             self.assertEqual(cluster.process.wait(END_S), 1)
