@@ -73,6 +73,9 @@ class Checkpoint {
   virtual bool is_dummy() const { return false; }
 
   virtual const ModelConfig& config() const = 0;
+  // NotFound where the files have no tokenizer, Unimplemented where the only tokenizer is of a kind that is
+  // not read. Looks for the files, or keys of a GGUF file, and reads nothing.
+  virtual absl::Status FindTokenizer() const { return absl::OkStatus(); }
   // Data of the tokenizer: merges, vocabulary, added tokens, pre-tokenizer, chat template.
   // Parsed on first call (a 128 k vocabulary takes a while); an error here leaves the tensors usable.
   virtual absl::StatusOr<TokenizerData> ReadTokenizer() const = 0;

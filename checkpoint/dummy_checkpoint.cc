@@ -28,6 +28,7 @@ class DummyCheckpoint final : public MappedCheckpoint {
       : MappedCheckpoint(std::move(config), std::move(tensors)), directory_(std::move(directory)) {}
 
   bool is_dummy() const override { return true; }
+  absl::Status FindTokenizer() const override { return FindHfTokenizer(directory_); }
   absl::StatusOr<TokenizerData> ReadTokenizer() const override { return ReadHfTokenizer(directory_); }
 
   // Norms are one, biases are zero, and matrices keep the magnitude of their input.

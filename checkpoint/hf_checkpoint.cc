@@ -22,6 +22,7 @@ class HfCheckpoint final : public MappedCheckpoint {
   HfCheckpoint(ModelConfig config, TensorTable tensors, std::string directory)
       : MappedCheckpoint(std::move(config), std::move(tensors)), directory_(std::move(directory)) {}
 
+  absl::Status FindTokenizer() const override { return FindHfTokenizer(directory_); }
   absl::StatusOr<TokenizerData> ReadTokenizer() const override { return ReadHfTokenizer(directory_); }
 
  private:

@@ -1,6 +1,5 @@
 #include "coordinator/served_engine.h"
 
-#include <chrono>
 #include <filesystem>
 #include <future>
 #include <optional>
@@ -153,6 +152,8 @@ class ServedEngineImpl : public ServedEngine {
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(flags_.model, Format(flags_));
     if (!checkpoint.ok()) return Annotate(checkpoint.status(), flags_.model);
     checkpoint_ = *std::move(checkpoint);
+    if (const absl::Status found = checkpoint_->FindTokenizer(); !found.ok())
+      return Annotate(found, flags_.model);
     const ModelConfig& config = checkpoint_->config();
     RETURN_IF_ERROR(CheckQuantization(flags_.quantization, config));
     RETURN_IF_ERROR(CheckStages(flags_, config.num_layers));
@@ -186,25 +187,15 @@ class ServedEngineImpl : public ServedEngine {
     if (std::filesystem::is_directory(flags_.model)) {
       ASSIGN_OR_RETURN(sentence_modules_, ReadSentenceModules(flags_.model));
     }
-    ChatFlags chat = flags_.chat;
-    chat.grammar_cache.on_compiled = [metrics = metrics_](absl::Duration duration) {
-      metrics->OnGrammarCompiled(duration);
-    };
-    text_ = std::async(std::launch::async,
-                       [this, chat] { return ReadTextParts(*checkpoint_, flags_.model, chat, LogName()); });
+    BeginText();
     RETURN_IF_ERROR(workers_.Start(checkpoint_->config(), max_model_len_, fingerprint));
-    // A model that is refused already, as one without a tokenizer, reads no weights.
-    if (text_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
-      read_text_ = text_.get();
-      RETURN_IF_ERROR(read_text_->status());
-    }
     if (!workers_.adopted()) RETURN_IF_ERROR(make_room());
     ASSIGN_OR_RETURN(plans_, workers_.Load());
     return absl::OkStatus();
   }
 
   absl::StatusOr<ServedModel> Serve(SharedDevices* devices) override {
-    ASSIGN_OR_RETURN(TextParts parts, read_text_.has_value() ? *std::move(read_text_) : text_.get());
+    ASSIGN_OR_RETURN(TextParts parts, text_.get());
     keeper_ = std::make_unique<WeightsKeeper>(trace_.get(), flags_.run_dir, LogName());
     const ModelConfig& config = checkpoint_->config();
     CacheConfigInfo cache;
@@ -298,6 +289,20 @@ class ServedEngineImpl : public ServedEngine {
  private:
   // At the front of lines about the model, where there are several.
   std::string LogName() const { return flags_.models.empty() ? "" : absl::StrCat(name_, ": "); }
+
+  // Reads the tokenizer and all else of text on a thread of its own. An error there ends the start and the
+  // load of the workers: nobody waits for workers, or for weights, of a model that is refused in the end.
+  void BeginText() {
+    ChatFlags chat = flags_.chat;
+    chat.grammar_cache.on_compiled = [metrics = metrics_](absl::Duration duration) {
+      metrics->OnGrammarCompiled(duration);
+    };
+    text_ = std::async(std::launch::async, [this, chat] {
+      absl::StatusOr<TextParts> parts = ReadTextParts(*checkpoint_, flags_.model, chat, LogName());
+      if (!parts.ok()) workers_.Interrupt(parts.status());
+      return parts;
+    });
+  }
 
   // Makes the registry of adapters, where there may be adapters, and loads those that flags name.
   absl::Status LoadAdapters() {
@@ -417,12 +422,11 @@ class ServedEngineImpl : public ServedEngine {
   std::unique_ptr<Checkpoint> checkpoint_;
   std::optional<SentenceModules> sentence_modules_;
   std::shared_ptr<Metrics> metrics_;
-  std::unique_ptr<WeightsKeeper> keeper_;        // the engine's observer; tells trace_
-  std::shared_ptr<LatencySums> latencies_;       // tells metrics_
-  std::shared_ptr<StepTrace> trace_;             // what the engine reports to; it tells latencies_
-  std::future<absl::StatusOr<TextParts>> text_;  // ends before the checkpoint that it reads
-  std::optional<absl::StatusOr<TextParts>> read_text_;
+  std::unique_ptr<WeightsKeeper> keeper_;   // the engine's observer; tells trace_
+  std::shared_ptr<LatencySums> latencies_;  // tells metrics_
+  std::shared_ptr<StepTrace> trace_;        // what the engine reports to; it tells latencies_
   ReplicaGroups workers_;
+  std::future<absl::StatusOr<TextParts>> text_;  // ends before the checkpoint and the workers that it knows
   std::vector<KvPlan> plans_;
   std::shared_ptr<KvEventLog> kv_events_;      // of all replicas; null: there is none
   std::shared_ptr<AdapterRegistry> adapters_;  // null: the model takes none

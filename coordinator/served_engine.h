@@ -29,8 +29,8 @@ class ServedEngine {
   static std::unique_ptr<ServedEngine> Create(const Flags& flags);
   virtual ~ServedEngine() = default;
 
-  // Reads the checkpoint's headers. From now on there are a name and metrics, which are in one registry with
-  // those of `beside`; null: there is no other model.
+  // Reads the checkpoint's headers, and refuses a model without a tokenizer. From now on there are a name and
+  // metrics, which are in one registry with those of `beside`; null: there is no other model.
   virtual absl::Status Open(const Metrics* beside) = 0;
   virtual const std::string& name() const = 0;
   virtual const std::shared_ptr<Metrics>& metrics() const = 0;
@@ -38,8 +38,8 @@ class ServedEngine {
   // Whether an earlier coordinator has left workers that may be adopted.
   virtual bool HasLeftWorkers() const = 0;
   // Starts the workers, or adopts those that an earlier coordinator has left, and waits until they hold the
-  // model; meanwhile the tokenizer is read. `make_room` is called before memory is taken that they do not
-  // hold.
+  // model; meanwhile the tokenizer is read, and an error there ends the load. `make_room` is called before
+  // memory is taken that they do not hold.
   virtual absl::Status Load(const std::function<absl::Status()>& make_room) = 0;
   // Makes the engine, which borrows the workers. Null: it shares its devices with no other one.
   virtual absl::StatusOr<ServedModel> Serve(SharedDevices* devices) = 0;

@@ -20,6 +20,7 @@ class GgufCheckpoint final : public MappedCheckpoint {
         file_(std::move(file)),
         gguf_(std::move(gguf)) {}
 
+  absl::Status FindTokenizer() const override { return FindGgufTokenizer(gguf_); }
   absl::StatusOr<TokenizerData> ReadTokenizer() const override {
     absl::StatusOr<TokenizerData> data = ReadGgufTokenizer(gguf_);
     RETURN_IF_ERROR(file_->CheckWhole());

@@ -16,6 +16,8 @@ namespace {
 
 using Kind = PreTokenizerStep::Kind;
 
+constexpr char kTokenizerModelKey[] = "tokenizer.ggml.model";
+
 // Values of tokenizer.ggml.token_type.
 constexpr int64_t kControlToken = 3, kUserDefinedToken = 4, kUnusedToken = 5;
 
@@ -255,14 +257,18 @@ absl::Status ReadByteLevel(const GgufFile& gguf, TokenizerData* data, bool* add_
 
 }  // namespace
 
+absl::Status FindGgufTokenizer(const GgufFile& gguf) {
+  if (gguf.Has(kTokenizerModelKey)) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat(gguf.name(), ": no tokenizer: key ", kTokenizerModelKey, " is missing"));
+}
+
 absl::StatusOr<TokenizerData> ReadGgufTokenizer(const GgufFile& gguf) {
-  constexpr char kModel[] = "tokenizer.ggml.model";
-  if (!gguf.Has(kModel))
-    return absl::NotFoundError(absl::StrCat(gguf.name(), ": no tokenizer: key ", kModel, " is missing"));
-  ASSIGN_OR_RETURN(const std::string model, gguf.String(kModel, std::nullopt));
+  RETURN_IF_ERROR(FindGgufTokenizer(gguf));
+  ASSIGN_OR_RETURN(const std::string model, gguf.String(kTokenizerModelKey, std::nullopt));
   const bool pieces = model == "llama";
   if (!pieces && model != "gpt2")
-    return gguf.Unsupported(kModel, absl::StrCat("a tokenizer of kind ", model));
+    return gguf.Unsupported(kTokenizerModelKey, absl::StrCat("a tokenizer of kind ", model));
   TokenizerData data;
   bool add_bos = true;
   if (pieces) {

@@ -197,9 +197,10 @@ absl::Status ParseToolTemplateFile(const std::string& file, absl::string_view te
   return absl::OkStatus();
 }
 
-// NotFound when the directory has no vocabulary.
-absl::Status CheckVocabulary(const std::string& directory) {
-  for (const char* file : {"/vocab.json", "/tokenizer.model"}) {
+}  // namespace
+
+absl::Status FindHfTokenizer(const std::string& directory) {
+  for (const char* file : {"/tokenizer.json", "/vocab.json", "/tokenizer.model"}) {
     if (!absl::IsNotFound(MappedFile::Open(directory + file).status())) return absl::OkStatus();
   }
   constexpr char kTiktoken[] = "tiktoken.model";
@@ -210,8 +211,6 @@ absl::Status CheckVocabulary(const std::string& directory) {
   return absl::NotFoundError(
       "no tokenizer: none of tokenizer.json, vocab.json and tokenizer.model is in the directory");
 }
-
-}  // namespace
 
 absl::Status ParseTokenizerConfig(const std::string& file, absl::string_view text, bool prevails,
                                   TokenizerData* data) {
@@ -229,7 +228,7 @@ absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory) {
   std::optional<HfTokenizerClass> by_class;  // without tokenizer.json
   auto main = OpenLimited(directory + "/tokenizer.json", kMaxTokenizerBytes);
   if (absl::IsNotFound(main.status())) {
-    RETURN_IF_ERROR(CheckVocabulary(directory));
+    RETURN_IF_ERROR(FindHfTokenizer(directory));
     ASSIGN_OR_RETURN(by_class, HfTokenizerClass::Read(directory));
     RETURN_IF_ERROR(by_class->ReadVocabulary(directory, &data));
   } else {

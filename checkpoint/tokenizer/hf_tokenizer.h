@@ -11,9 +11,12 @@
 
 namespace somnus {
 
-// NotFound when the directory has no tokenizer; InvalidArgument when a file is damaged; Unimplemented for a
-// model other than BPE, a step that TokenizerData cannot express, or an unknown tokenizer_class. Errors name
-// file and key.
+// NotFound when the directory has no tokenizer, Unimplemented when it has one of a kind that is not read.
+// Reads nothing.
+absl::Status FindHfTokenizer(const std::string& directory);
+
+// The errors of FindHfTokenizer; InvalidArgument when a file is damaged; Unimplemented for a model other than
+// BPE, a step that TokenizerData cannot express, or an unknown tokenizer_class. Errors name file and key.
 absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory);
 
 // The parts: each function reads one file's text and adds to `data`; `file` is the file's name for messages.

@@ -371,7 +371,7 @@ __global__ void __launch_bounds__(kThreads<kDims>, PrefillBlocksPerSm(kDims))
     // Late tiles, which see the most, come first.
     const int index = is_span ? unit : units - 1 - unit;
     int seq, before;
-    // Find's barriers also end the use of shared memory by the unit before.
+    // Find's barrier also ends the use of shared memory by the unit before.
     is_span ? spans.Find(index, seq, before) : wholes.Find(index, seq, before);
     if (threadIdx.x == 0) TakeUnit(p, parts, cuts, seq, index - before, is_span ? unit : -1, shared);
     __syncthreads();

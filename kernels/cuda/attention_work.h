@@ -127,9 +127,9 @@ class TileScan {
 
   __device__ int total() const { return shared_.ends[kThreads - 1]; }
 
-  // The sequence of `tile`, and how many tiles all earlier sequences have. tile < total().
+  // The sequence of `tile`, and how many tiles all earlier sequences have. tile < total(). Has a barrier. The
+  // caller needs one between two calls.
   __device__ void Find(int tile, int& seq, int& before) {
-    __syncthreads();  // Kept: today every caller has a barrier between two calls.
     const int thread = static_cast<int>(threadIdx.x);
     int sum = thread == 0 ? 0 : shared_.ends[thread - 1];
     if (tile >= sum && tile < shared_.ends[thread]) {

@@ -7,11 +7,6 @@
 
 namespace somnus::SOMNUS_CUDA_NAMESPACE {
 
-const OpTable& CudaDevice::ops() const {
-  static constexpr OpTable kOps = SOMNUS_OP_TABLE;
-  return kOps;
-}
-
 // The tensor cores round a sum once; half the traffic of f32.
 DataType SumType(const Device&, DataType act) { return act; }
 

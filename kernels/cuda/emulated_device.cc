@@ -1,5 +1,6 @@
 #include "kernels/cuda/emulated_device.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,13 +8,25 @@
 #include "kernels/emulator/options.h"
 
 namespace somnus {
+namespace {
+
+bool EnvironmentAsksForRaces() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return false;
+#else
+  return std::getenv("SOMNUS_EMULATOR_RACES") != nullptr ||
+         std::getenv("SOMNUS_EMULATOR_BARRIERS") != nullptr;
+#endif
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> CreateEmulatedCudaDevice(const EmulatedCudaOptions& options) {
   cuda_emulated::emulator::Options emulator = cuda_emulated::emulator::GetOptions();
   emulator.seed = options.seed;
   emulator.eager = options.eager;
   emulator.num_sms = options.num_sms;
-  emulator.find_races = options.find_races;
+  emulator.find_races = options.find_races || EnvironmentAsksForRaces();
   cuda_emulated::emulator::SetOptions(emulator);
   absl::StatusOr<std::unique_ptr<cuda_emulated::CudaDevice>> device =
       cuda_emulated::CudaDevice::Create(options.index);
@@ -49,8 +62,8 @@ void ForgetEmulatedDeviceMemory(void* data, int64_t bytes) {
   cuda_emulated::emulator::ForgetDeviceMemory(data, bytes);
 }
 
-void PassOverEmulatedRaces(const void* data, int64_t bytes) {
-  cuda_emulated::emulator::PassOverRaces(data, bytes);
+void ForgetEmulatedAddresses(void* data, int64_t bytes) {
+  cuda_emulated::emulator::FindRacesAgain(data, bytes);
 }
 
 }  // namespace somnus

@@ -16,7 +16,9 @@ struct EmulatedCudaOptions {
   int num_sms = 132;  // of the chip that plans cut work for
   // Run ops when queued instead of when somebody waits; of the whole process.
   bool eager = false;
-  bool find_races = false;  // the emulator's Options::find_races; of the whole process
+  // The emulator's Options::find_races; of the whole process. Also where SOMNUS_EMULATOR_RACES or
+  // SOMNUS_EMULATOR_BARRIERS is set, except in builds with a sanitizer, which do not observe kernels.
+  bool find_races = false;
 };
 
 // kind() is kCuda. The device's memory is host memory: every device pointer must come from
@@ -46,7 +48,8 @@ void ReturnEmulatedDeviceMemory(int64_t bytes);
 void AdoptEmulatedDeviceMemory(void* data, int64_t bytes);
 void ForgetEmulatedDeviceMemory(void* data, int64_t bytes);
 
-// The emulator's PassOverRaces.
-void PassOverEmulatedRaces(const void* data, int64_t bytes);
+// For memory of another allocator whose addresses end. Until then the race detector knows the null block of
+// every KV cache to which ops have written there.
+void ForgetEmulatedAddresses(void* data, int64_t bytes);
 
 }  // namespace somnus

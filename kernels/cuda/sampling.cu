@@ -154,7 +154,7 @@ __device__ U64 DrawAmong(const Source& source, const Cut& cut, const SampleRow& 
   source.ForEach([&](float value, int32_t id) {
     if (cut.Keeps(value, id)) best = MaxOf()(best, DrawKey(value, id, row));
   });
-  __syncthreads();  // Kept: `partials` is free again (a later barrier covers today's paths)
+  __syncthreads();  // `partials` is free again
   return BlockReduce(best, shared.partials, MaxOf());
 }
 
@@ -176,7 +176,6 @@ __global__ void __launch_bounds__(kSelectThreads, 1)
                 .total = scratch.total[r]};
     Cut cut;
     const ListSource list{scratch.list + r * scratch.candidates, scratch.count[r]};
-    __syncthreads();  // Kept: `partials` is free again (a later barrier covers today's paths)
     if (list.count <= scratch.candidates && FindCut(list, in, shared, &cut)) {
       best = DrawAmong(list, cut, rows[r], shared);
     } else {

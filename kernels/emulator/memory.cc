@@ -8,6 +8,7 @@
 
 #include "kernels/emulator/grid.h"
 #include "kernels/emulator/host_calls.h"
+#include "kernels/emulator/options.h"
 #include "kernels/emulator/runtime_state.h"
 
 namespace somnus::cuda_emulated {
@@ -161,6 +162,7 @@ cudaError_t Free(void* pointer, bool pinned) {
   if (!pinned) runtime.device_bytes_used -= static_cast<int64_t>(it->second.bytes);
   const Allocation allocation = it->second;
   runtime.memory().erase(it);
+  emulator::FindRacesAgain(pointer, static_cast<int64_t>(allocation.bytes));
   if (allocation.fd >= 0) {
     emulator::UnmapShared(pointer, allocation.bytes, allocation.fd);
   } else {

@@ -41,9 +41,12 @@ void AdoptDeviceMemory(void* data, int64_t bytes);
 void ForgetDeviceMemory(void* data, int64_t bytes);
 
 // Memory that threads may write together on purpose, such as the null block of a KV cache, which the rows
-// that pad a batch share. Races there are passed over until PassOverRaces is called for the same `data` with
-// 0 bytes.
+// that pad a batch share: races there are passed over. Replaces an earlier range that begins at `data`.
+// Ranges do not overlap.
 void PassOverRaces(const void* data, int64_t bytes);
+// Races are found again in the ranges of PassOverRaces that begin in this memory. cudaFree does the same for
+// the freed memory.
+void FindRacesAgain(const void* data, int64_t bytes);
 
 // Such an allocator's physical memory counts as used from Take to Return. Take returns false when the device
 // has not as much left.

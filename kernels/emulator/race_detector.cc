@@ -53,14 +53,15 @@ class SharedOnPurpose {
     return *all;
   }
 
-  void Set(uintptr_t begin, uintptr_t bytes) {
+  void Add(uintptr_t begin, uintptr_t bytes) {
     const std::lock_guard lock(mutex_);
-    ends_.erase(begin);
-    if (bytes > 0) ends_[begin] = begin + bytes;
-    any_ = !ends_.empty();
+    ends_[begin] = begin + bytes;
+  }
+  void RemoveFrom(uintptr_t begin, uintptr_t bytes) {
+    const std::lock_guard lock(mutex_);
+    ends_.erase(ends_.lower_bound(begin), ends_.lower_bound(begin + bytes));
   }
   bool Holds(uintptr_t address) const {
-    if (!any_.load(std::memory_order_relaxed)) return false;
     const std::lock_guard lock(mutex_);
     const auto after = ends_.upper_bound(address);
     return after != ends_.begin() && address < std::prev(after)->second;
@@ -68,14 +69,16 @@ class SharedOnPurpose {
 
  private:
   mutable std::mutex mutex_;
-  std::map<uintptr_t, uintptr_t> ends_;  // by the first address; ranges do not overlap
-  std::atomic<bool> any_{false};
+  std::map<uintptr_t, uintptr_t> ends_;  // by the first address
 };
 
 }  // namespace
 
 void PassOverRaces(const void* data, int64_t bytes) {
-  SharedOnPurpose::OfProcess().Set(reinterpret_cast<uintptr_t>(data), static_cast<uintptr_t>(bytes));
+  SharedOnPurpose::OfProcess().Add(reinterpret_cast<uintptr_t>(data), static_cast<uintptr_t>(bytes));
+}
+void FindRacesAgain(const void* data, int64_t bytes) {
+  SharedOnPurpose::OfProcess().RemoveFrom(reinterpret_cast<uintptr_t>(data), static_cast<uintptr_t>(bytes));
 }
 
 // ---- AccessShadow
@@ -131,7 +134,7 @@ void RaceDetector::End() {
 void RaceDetector::Note(const Thread& thread, const void* p, int64_t bytes, Kind kind,
                         const void* return_address) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(p);
-  if (thread.fiber.Holds(p) || SharedOnPurpose::OfProcess().Holds(begin)) return;
+  if (thread.fiber.Holds(p)) return;
   Block& block = *thread.block;
   const uintptr_t shared = reinterpret_cast<uintptr_t>(block.shared);
   const bool is_shared =
@@ -190,6 +193,7 @@ void RaceDetector::CheckOther(const RaceDetector& other, const Access& now, uint
 
 void RaceDetector::Report(const Grid* other, const Access& then, const Access& now, uintptr_t address,
                           const char* space) const {
+  if (SharedOnPurpose::OfProcess().Holds(address)) return;
   Die(absl::StrCat(
       grid_->Describe(), ": race in ", space, " memory at ", absl::StrFormat("%#x", address), ":\n  ",
       Describe(then),

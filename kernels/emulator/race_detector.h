@@ -121,8 +121,9 @@ class RaceDetector {
                 uintptr_t address) const;
   void CheckPair(const Thread& thread, const Access& then, const Access& now, uintptr_t address) const;
   void CheckOther(const RaceDetector& other, const Access& now, uintptr_t begin, uintptr_t bytes) const;
-  [[noreturn]] void Report(const Grid* other, const Access& then, const Access& now, uintptr_t address,
-                           const char* space) const;
+  // Ends the process, unless threads may write to the address together.
+  void Report(const Grid* other, const Access& then, const Access& now, uintptr_t address,
+              const char* space) const;
 
   const Grid* const grid_;
   AccessShadow global_;

@@ -109,6 +109,19 @@ TEST_F(KvEventsTest, AClientThatComesBackGoesOnBehindItsLastEvent) {
   EXPECT_EQ(batches[0]["seq"], 12);
 }
 
+TEST_F(KvEventsTest, AClientWhoseLastEventTheLogHasForgottenBeginsAgain) {
+  log_ =
+      std::make_shared<KvEventLog>(KvEventLogOptions{.max_events = 1, .block_size = 2, .first_sequence = 10});
+  ServeWithEvents();
+  for (uint64_t id = 1; id <= 5; ++id) Store(id);
+  const std::vector<Json> batches = Batches(Follow("", "Last-Event-ID: 10\r\n"));
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(batches[0]["seq"], 14);
+  EXPECT_EQ(batches[0]["snapshot_parts_left"], 0);
+  EXPECT_EQ(batches[0]["events"].size(), 1u + 5u);
+  EXPECT_EQ(batches[0]["events"][0]["type"], "AllBlocksCleared");
+}
+
 TEST_F(KvEventsTest, AnEmptyStreamHasItsHeadAtOnceAndComments) {
   ServeWithEvents(ApiServerOptions{.limits = {.sse_keepalive = absl::Milliseconds(5)}});
   HttpClient client(server_->admin_port());

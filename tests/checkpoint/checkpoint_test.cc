@@ -117,6 +117,7 @@ TEST(Checkpoint, GgufEqualsHuggingFace) {
       EXPECT_EQ(tensor->shape, other->shape);
       EXPECT_EQ(ReadAll(*hf, *tensor), ReadAll(*gguf, *other)) << tensor->name;
     }
+    EXPECT_TRUE(hf->FindTokenizer().ok() && gguf->FindTokenizer().ok());
     const auto ta = hf->ReadTokenizer(), tb = gguf->ReadTokenizer();
     ASSERT_TRUE(ta.ok() && tb.ok()) << ta.status() << tb.status();
     EXPECT_EQ(ta->tokens, tb->tokens);
@@ -258,10 +259,13 @@ TEST_F(DamagedCheckpoint, MissingFiles) {
 TEST_F(DamagedCheckpoint, WithoutATokenizerTheTensorsStay) {
   Copy("llama-uneven");
   std::filesystem::remove(directory_ + "/tokenizer.json");
-  const auto checkpoint = Open(directory_);
-  ASSERT_NE(checkpoint, nullptr);
-  EXPECT_TRUE(absl::IsNotFound(checkpoint->ReadTokenizer().status()));
-  EXPECT_NE(checkpoint->Find("model.norm.weight"), nullptr);
+  for (const LoadFormat format : {LoadFormat::kAuto, LoadFormat::kDummy}) {
+    const auto checkpoint = Checkpoint::Open(directory_, format);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    EXPECT_THAT((*checkpoint)->FindTokenizer().ToString(), HasSubstr("NOT_FOUND: no tokenizer"));
+    EXPECT_EQ((*checkpoint)->ReadTokenizer().status(), (*checkpoint)->FindTokenizer());
+    EXPECT_NE((*checkpoint)->Find("model.norm.weight"), nullptr);
+  }
 }
 
 TEST_F(DamagedCheckpoint, TheDirectoryMayEndInASlash) {

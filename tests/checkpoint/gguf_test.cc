@@ -255,6 +255,8 @@ TEST(GgufTokenizer, NamedPreTokenizers) {
 }
 
 TEST(GgufTokenizer, Errors) {
+  EXPECT_THAT(ReadTokenizerOf(GgufWriter()).status().ToString(),
+              HasSubstr("NOT_FOUND: m.gguf: no tokenizer: key tokenizer.ggml.model is missing"));
   EXPECT_THAT(ReadTokenizerOf(TokenizerOnly("bert", "default")).status().ToString(),
               HasSubstr("UNIMPLEMENTED: m.gguf: key tokenizer.ggml.model: a tokenizer of kind bert"));
   EXPECT_THAT(ReadTokenizerOf(TokenizerOnly("llama", "default")).status().ToString(),

@@ -65,12 +65,21 @@ class ModelFailuresTest(unittest.TestCase):
         self.assertEqual(self.ask(name).status, 503, "until the next try")
         self.assertEqual(self.cluster.request("GET", "/livez").status, 200)
 
-    def test_a_model_without_a_tokenizer_reads_no_weights(self):
+    def test_a_model_without_a_tokenizer_is_refused_before_its_load(self):
         os.remove(os.path.join(self.paths["qwen"], "tokenizer.json"))
         with Cluster(self.paths["qwen"], workers=1, wait=False) as cluster:
             self.assertEqual(cluster.process.wait(END_S), 1)
             self.assertIn("no tokenizer", cluster.log())
-            self.assertNotIn("weights loaded", cluster.log())
+            self.assertNotIn("loading ", cluster.log())
+
+    def test_nobody_waits_for_workers_of_a_model_whose_tokenizer_is_damaged(self):
+        with open(os.path.join(self.paths["qwen"], "tokenizer.json"), "w", encoding="utf-8") as file:
+            # So much that the wait for workers has begun before the end is seen.
+            file.write('{"model": {"type": "BPE", "vocab": {' + "".join(f'"{number}": {number}, ' for number in range(1_000_000)))
+        # The workers would be started elsewhere, and never come.
+        with Cluster(self.paths["qwen"], "--workers=remote:1", "--cluster-port=0", workers=0, wait=False) as cluster:
+            self.assertEqual(cluster.process.wait(END_S), 1)
+            self.assertIn("tokenizer.json", cluster.log())
 
     def test_a_wake_up_that_is_refused_ends_those_that_wait(self):
         self.serve(*FLAGS, "--backup=file", "--idle-sleep-s=0.2", "--max-wake-up-tries=2")

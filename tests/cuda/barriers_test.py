@@ -1,7 +1,8 @@
 """No kernel has a race, and every barrier in the kernels is needed: some test has two accesses that no other barrier orders.
 
-Runs the kernels' tests again with SOMNUS_EMULATOR_BARRIERS (kernels/emulator/barrier_sites.h), with which each test looks
-for races, and ends at the first. A barrier that is removed shows as a race, and a barrier that is not needed is named here.
+Runs the tests of kernels with barriers again with SOMNUS_EMULATOR_BARRIERS (kernels/emulator/barrier_sites.h), with which each test
+looks for races, and ends at the first. A barrier that is removed shows as a race, and a barrier that is not needed is named here. All
+other tests of kernels look for races whenever bazel runs them (cuda_test's `observed`).
 """
 import concurrent.futures
 import os
@@ -13,14 +14,10 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
-# The first run every kernel that has a barrier, the last row kernels without barriers, whose threads may write to one place all the
-# same. In kernels of several ranks, accesses of a single rank are compared. Not here are attention_sections_test (its kernels are
-# run by the other tests of attention, and it takes a minute), and whole steps: rows that pad a batch all write to the null block.
-TESTS = ("argmax_test", "attention_decode_test", "attention_prefill_test", "attention_window_test", "byte_cache_test", "experts_test",
-         "gemv_test", "latent_attention_test", "linear_test", "lora_test",
-         "linear_tiles_test", "logits_edits_test", "logprobs_test", "norms_test", "sampling_test", "qk_rope_cache_test",
-         "all_reduce_test",
-         "activations_test", "blocks_test", "device_settings_test", "dummy_fill_test", "embedding_test", "step_test", "swap_test", "weight_upload_test")
+# Together they run every kernel that has a barrier. In kernels of several ranks, accesses of a single rank are compared.
+TESTS = ("attention_sections_test", "attention_decode_test", "attention_prefill_test", "attention_window_test", "argmax_test",
+         "byte_cache_test", "experts_test", "gemv_test", "latent_attention_test", "linear_test", "linear_tiles_test",
+         "logits_edits_test", "logprobs_test", "norms_test", "sampling_test", "qk_rope_cache_test", "all_reduce_test")
 # The detector finds a race in every schedule in which both accesses happen (kernels/emulator/race_detector.h), so a single
 # schedule is enough here; kernels of float16 make the same accesses as the bfloat16 twins, since elements have the same size; and
 # a graph that is launched again, a quarter of the time of decode attention, runs the kernels that other cases launch.
@@ -38,10 +35,28 @@ def barriers_of_source():
             continue
         with open(source, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                # A barrier that other barriers make redundant on today's paths, and that stays for later paths, says "Kept".
-                if BARRIER.search(line.split("//")[0]) and "// Kept:" not in line:
+                if BARRIER.search(line.split("//")[0]):
                     places.add(f"{path}:{number}")
     return places
+
+
+def tests_of_the_build():
+    """{name: rule} of the tests in this folder's BUILD.bazel: {"kind": "cuda_test", "observed": ..., "deps": ..., ...}."""
+    rules = {}
+
+    def add(kind):
+        return lambda **rule: rules.update({rule["name"]: {"kind": kind, **rule}})
+
+    def nothing(*_, **__):
+        return []
+
+    stubs = {"cc_test": add("cc_test"), "cuda_test": add("cuda_test"), "EMULATED_COPTS": [], "EMULATED_DEFINES": [],
+             "HOST_WARNINGS": [], "OBSERVED_COPTS": []}
+    stubs.update({name: nothing for name in ("load", "package", "select", "cc_library", "cc_binary", "gpu_tests")})
+    path = os.path.join(ROOT, "tests", "cuda", "BUILD.bazel")
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), path, "exec"), stubs)  # Starlark, of which this file uses what Python has, too
+    return rules
 
 
 def needed_by(test):
@@ -71,6 +86,17 @@ class BarriersTest(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.pool.shutdown(cancel_futures=True)
+
+    def test_every_test_of_kernels_looks_for_races(self):
+        rules = tests_of_the_build()
+        files = {path.stem for path in pathlib.Path(ROOT, "tests", "cuda").glob("*_test.cc")}
+        self.assertEqual(sorted(rules), sorted(files), "the tests that BUILD.bazel names, and the files")
+        others = {name for name, rule in rules.items() if rule["kind"] == "cuda_test" and not rule.get("observed", True)}
+        self.assertEqual(sorted(others), sorted(TESTS), "the tests that look for races here alone")
+        # Without the backend in the emulator a test has no kernels but its own.
+        backend = [name for name, rule in rules.items() if rule["kind"] == "cc_test" and
+                   any(dep.startswith("//kernels/cuda:emulated") for dep in rule["deps"])]
+        self.assertEqual(backend, [], "have to be cuda_test")
 
     def test_z_each_is_needed(self):
         places = barriers_of_source()

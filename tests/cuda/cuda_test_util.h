@@ -22,39 +22,19 @@
 namespace somnus::cuda_test {
 
 // Makes an emulated device with this schedule and size, or opens the first GPU (the arguments are ignored);
-// nullptr without a GPU. Races are looked for in the runs of tests/cuda/barriers_test.py alone, since the
-// search takes several times as long.
-inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 132, bool find_races = true) {
+// nullptr without a GPU.
+inline std::unique_ptr<Device> MakeCudaDevice(uint64_t seed = 1, int num_sms = 132) {
 #ifdef SOMNUS_CUDA_EMULATOR
   // Changes the schedule for all tests of a run.
   if (const char* const extra = std::getenv("SOMNUS_EMULATOR_SEED"))
     seed += std::strtoull(extra, nullptr, 10);
-  find_races = find_races && std::getenv("SOMNUS_EMULATOR_BARRIERS") != nullptr;
-  auto device = CreateEmulatedCudaDevice({.seed = seed, .num_sms = num_sms, .find_races = find_races});
+  auto device = CreateEmulatedCudaDevice({.seed = seed, .num_sms = num_sms});
   EXPECT_TRUE(device.ok()) << device.status();
 #else
   auto device = Device::CreateCuda(0);
 #endif
   return device.ok() ? *std::move(device) : nullptr;
 }
-
-// As long as the object exists, threads of kernels may write to the memory together, as padded rows do to the
-// null block of a KV cache.
-class WrittenTogether {
- public:
-  WrittenTogether(const void* data, int64_t bytes) : data_(data) { PassOver(bytes); }
-  ~WrittenTogether() { PassOver(0); }
-  WrittenTogether(const WrittenTogether&) = delete;
-
- private:
-  void PassOver([[maybe_unused]] int64_t bytes) {
-#ifdef SOMNUS_CUDA_EMULATOR
-    PassOverEmulatedRaces(data_, bytes);
-#endif
-  }
-
-  [[maybe_unused]] const void* const data_;
-};
 
 // For a test or fixture; `device` is what MakeCudaDevice returned.
 #define SOMNUS_SKIP_WITHOUT_GPU(device) \

@@ -33,6 +33,7 @@ class EmulatedVmmDriver : public VmmDriver {
   }
   absl::StatusOr<void*> Reserve(int64_t bytes) override { return host_->Reserve(bytes); }
   absl::Status FreeAddress(void* address, int64_t bytes) override {
+    ForgetEmulatedAddresses(address, bytes);
     return host_->FreeAddress(address, bytes);
   }
   absl::StatusOr<Handle> Create(int64_t bytes) override {

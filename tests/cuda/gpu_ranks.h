@@ -36,17 +36,11 @@ inline absl::StatusOr<std::unique_ptr<Communicator>> JoinOnOneGpu(const std::str
   return JoinDeviceGroup(options, device, make_peers, absl::UnavailableError("the ranks share a GPU"));
 }
 
-// A device for whole steps, without the race detector, which the kernels' own tests have: the rows that pad a
-// graph's batch all write to the null block on purpose, and the detector would end the test.
-inline std::unique_ptr<Device> MakeStepDevice(uint64_t seed = 1) {
-  return MakeCudaDevice(seed, /*num_sms=*/132, /*find_races=*/false);
-}
-
 inline MakeRankDevice GpuRanks(uint64_t seed = 1) {
   return [seed](int) -> absl::StatusOr<RankDevice> {
     RankDevice rank;
     ASSIGN_OR_RETURN(rank.driver, MakeGpuMemory());
-    rank.device = MakeStepDevice(seed);
+    rank.device = MakeCudaDevice(seed);
     if (rank.device == nullptr) return absl::UnavailableError("no GPU");
     rank.join = JoinOnOneGpu;
     return rank;

@@ -12,7 +12,7 @@ inline WorkerParts GpuParts() {
   WorkerParts parts = RealWorkerParts();
   parts.open_device = [](const WorkerOptions&,
                          const CpuDeviceOptions&) -> absl::StatusOr<std::unique_ptr<Device>> {
-    std::unique_ptr<Device> device = MakeStepDevice();
+    std::unique_ptr<Device> device = MakeCudaDevice();
     if (device == nullptr) return absl::UnavailableError("no GPU");
     return device;
   };

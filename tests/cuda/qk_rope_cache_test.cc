@@ -66,8 +66,6 @@ class Run {
       QkNormRopeAndCache(on, qkv, shape.num_heads, options.q_norm ? q_norm.On(on) : nullptr,
                          options.k_norm ? k_norm.On(on) : nullptr, kEps, rope, batch, cache);
     };
-    const WrittenTogether null_block(cache_.view().data,
-                                     cache_.cols() * SizeOf(options.cache.value_or(options.type)));
     run(*device, qkv_.view(), CacheView());
     EXPECT_TRUE(device->Synchronize().ok());
     kernel_test::Buffer oracle_cache(kNumBlocks * KvBlockBytes(*cpu, DataType::kF32, shape.block_size,

@@ -4,6 +4,7 @@
 #include "kernels/emulator/race_detector.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -108,8 +109,25 @@ TEST_P(RaceDetectorTest, MemoryThatIsSharedOnPurposeIsPassedOver) {
   for (const int at : {2, 3, 4}) EXPECT_EQ(RunKernel(4, 32, 0, [&] { kernel(at); }), cudaSuccess);
   EXPECT_DEATH(RunKernel(4, 32, 0, [&] { kernel(1); }), "race in global memory");
   EXPECT_DEATH(RunKernel(4, 32, 0, [&] { kernel(5); }), "race in global memory");
-  emulator::PassOverRaces(&out[2], 0);
+  emulator::FindRacesAgain(&out[0], 2 * sizeof(int));  // ends before the range
+  EXPECT_EQ(RunKernel(4, 32, 0, [&] { kernel(3); }), cudaSuccess);
+  emulator::FindRacesAgain(&out[1], 2 * sizeof(int));
   EXPECT_DEATH(RunKernel(4, 32, 0, [&] { kernel(3); }), "race in global memory");
+}
+
+TEST(RaceDetector, FreedMemoryIsWatchedAgain) {
+  const size_t bytes = size_t{2} << 20;  // whole pages have a mapping of their own
+  int* data = nullptr;
+  ASSERT_EQ(cudaMalloc(&data, bytes), cudaSuccess);
+  const auto run = [&] { return RunKernel(4, 32, 0, [&] { *data = 1; }); };
+  emulator::PassOverRaces(data, 64);
+  EXPECT_EQ(run(), cudaSuccess);
+  ASSERT_EQ(cudaFree(data), cudaSuccess);
+  ASSERT_EQ(
+      mmap(data, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+      data);
+  EXPECT_DEATH(run(), "race in global memory");
+  munmap(data, bytes);
 }
 
 TEST_P(RaceDetectorTest, AtomicsAreNoRace) {
@@ -217,6 +235,7 @@ TEST(RaceDetector, CanBeTurnedOff) {
 // Two barriers next to each other order the same accesses, so that none of the two is needed.
 TEST(BarrierSites, TellsWhichAreNeeded) {
   const std::string path = testing::TempDir() + "/barriers.txt";
+  std::remove(path.c_str());  // of an earlier run
   const auto run = [&] {
     setenv("SOMNUS_EMULATOR_BARRIERS", path.c_str(), 1);
     std::vector<int> out(kThreads);

@@ -196,6 +196,21 @@ TEST(BatchStateTest, OnlyABlockThatNoTokenAttendsMayBeTheNullBlock) {
   }
 }
 
+// A profile's sequences share the null block.
+TEST(BatchStateTest, TheNullBlockIsForThoseWhoAreAllowedToHoldIt) {
+  v1::StepRequest request = Good();
+  request.mutable_new_sequences(0)->set_block_ids(0, 0);
+  for (const bool allowed : {false, true}) {
+    BatchState state(Limits());
+    state.AllowNullBlock(allowed);
+    EXPECT_EQ(Apply(state, request).ok(), allowed);
+  }
+  BatchState state(Limits());
+  state.AllowNullBlock(true);
+  state.AllowNullBlock(false);
+  EXPECT_FALSE(Apply(state, request).ok());
+}
+
 // The coordinator has given the first block back, and may shrink the cache below that block.
 TEST(BatchStateTest, ABlockThatNoTokenAttendsDoesNotKeepTheCacheLarge) {
   for (const int64_t reach : {0, 4}) {

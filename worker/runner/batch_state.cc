@@ -201,8 +201,8 @@ absl::Status BatchState::AppendBlocks(int32_t slot,
     return InvalidStep("slot ", slot, ": more than ", limits_.max_blocks_per_seq(), " blocks");
   }
   for (int32_t block : block_ids) {
-    const bool is_unseen = table.size() < FirstSeenBlock(slots_[slot]);
-    if (block < kNullBlock || (block == kNullBlock && !is_unseen) || block >= limits_.num_blocks)
+    const bool may_be_null = null_block_allowed_ || table.size() < FirstSeenBlock(slots_[slot]);
+    if (block < kNullBlock || (block == kNullBlock && !may_be_null) || block >= limits_.num_blocks)
       return InvalidStep("slot ", slot, ": block ", block, " of ", limits_.num_blocks);
     block_edits_.push_back({slot, static_cast<int32_t>(table.size()), block});
     table.push_back(block);

@@ -93,6 +93,8 @@ class BatchState {
   const BatchLimits& limits() const { return limits_; }
   // [max_adapters]: whether the slot of that number, less 1, has an adapter. New sequences name no other.
   void SetAdapters(std::vector<bool> loaded) { adapters_ = std::move(loaded); }
+  // Whether sequences may hold the null block: at first they may not, unless no query sees the block.
+  void AllowNullBlock(bool allowed) { null_block_allowed_ = allowed; }
   // FailedPrecondition unless every block of a sequence is among the first num_blocks. Blocks that hold
   // guesses of a draft alone do not count, nor do blocks that no later query attends, since the coordinator
   // may have given such blocks back.
@@ -164,6 +166,7 @@ class BatchState {
   std::vector<int32_t> refused_slots_;
   int32_t num_scheduled_tokens_ = 0;
   int32_t num_draft_tokens_ = 0;  // of the current step
+  bool null_block_allowed_ = false;
 };
 
 }  // namespace somnus

@@ -165,8 +165,10 @@ absl::Status ModelRunnerImpl::Profile() {
   absl::Status status = Execute(LongestPrompt(num_tokens, total_blocks)).status();
   if (status.ok() && lazy) {
     const int32_t num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
+    state_.AllowNullBlock(true);
     status = Execute(WidestBatch(num_seqs, model_.config().vocab_size, state_.limits().max_proposals > 0))
                  .status();
+    state_.AllowNullBlock(false);
   }
   steps_.Clear();  // Execute has waited for all steps
   RETURN_IF_ERROR(FreeScratchBlocks());

@@ -41,7 +41,7 @@ v1::StepRequest WidestBatch(int32_t num_seqs, int32_t vocab_size, bool proposes)
   v1::StepRequest request;
   request.add_freed_slots(0);
   for (int32_t slot = 0; slot < num_seqs; ++slot) {
-    AddSequence(slot, 1, &request)->add_block_ids(1);
+    AddSequence(slot, 1, &request)->add_block_ids(kNullBlock);
     if (proposes) request.mutable_sequences(slot)->set_num_proposals(1);
   }
   if (num_seqs > 1) {  // one pools, which has a kernel of its own

@@ -11,8 +11,9 @@ namespace somnus {
 v1::StepRequest LongestPrompt(int32_t num_tokens, int32_t total_blocks);
 
 // A step of as many sequences as there may be, the first with every sampling parameter: every rank then
-// gathers whole logits and runs all of sampling's code. The sequences share a block, since nobody reads the
-// results. Slot 0 held the prompt. `proposes`: there is a draft model.
+// gathers whole logits and runs all of sampling's code. The sequences share the null block
+// (BatchState::AllowNullBlock), since nobody reads the results. Slot 0 held the prompt. `proposes`: there is
+// a draft model.
 v1::StepRequest WidestBatch(int32_t num_seqs, int32_t vocab_size, bool proposes);
 
 }  // namespace somnus
