@@ -85,7 +85,8 @@ TEST_F(RejoinTest, ANewcomerTakesTheLostRanksPlaceWhileAsleep) {
       EXPECT_EQ(group_.worker(rank).GetStatus().state(), "asleep");
       EXPECT_EQ(group_.worker(rank).GetStatus().sleep_level(), level);
     }
-    for (const auto& [tag, bytes] : group_.worker(1).GetStatus().bytes_by_tag())
+    const auto newcomer = group_.worker(1).GetStatus();
+    for (const auto& [tag, bytes] : newcomer.bytes_by_tag())
       EXPECT_EQ(bytes, 0) << tag << ": a newcomer takes nothing of what sleeps";
     ASSERT_TRUE(group_.WakeUp().ok());
     ExpectSameTokens();
