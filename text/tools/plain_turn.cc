@@ -232,8 +232,8 @@ bool PlainTurn::IsTrailer(char c) const {
 void PlainTurn::Open(absl::string_view marker) {
   raw_ = std::string(marker);
   has_marker_ = !marker.empty();
-  opening_.clear();
   has_call_ = false;
+  opening_.clear();
   state_ = State::kOpening;
 }
 
@@ -330,6 +330,7 @@ void PlainTurn::Finish(bool is_cut) {
   if (state_ != State::kCall) return;
   reader_->Finish(is_cut);
   if (output_->TakeProgress()) NoteProgress();
+  if (has_call_) raw_.clear();  // the rest of the call's object, and the begin of one more call
   LeaveCall();
   if (edge_ != Edge::kCallEnd) FlushHeld();
 }
