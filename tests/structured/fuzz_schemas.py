@@ -230,8 +230,9 @@ def judge(engine, schema, values, rand, count):
     except ValueError:
         count["refused"] += 1
         return []
-    except RuntimeError as error:
-        return [f"is not compiled: {error}"]
+    except RuntimeError as error:  # the engine's limits
+        count["refused behind the gate"] += 1
+        return [f"refuses the schema: {error}"]
     count["taken"] += 1
     validator = jsonschema.Draft202012Validator(for_python(schema), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
     faults = judge_texts(engine, validator, rand, count)
