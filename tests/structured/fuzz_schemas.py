@@ -97,7 +97,8 @@ LETTERS = tuple("abc1 _-") + ("é", "\"", "\\", "\n", "\u0001", "😀", "/")
 # Patterns of which a part is repeated, and that part's texts, right and wrong ones.
 REPEATED = (("[a-z]", "ab", "1A"), ("(?:ab|c)", ("ab", "c"), ("a", "b")), ("[^x]", ("é", "1", "\n", "\""), "x"),
             ("\\w", "a_1", "- "), (".", ("a", "😀", "\\"), "\n"), ("(?:[a-f0-9]{2}:)", ("a0:", "ff:"), (":", "a:")),
-            ("(?:a|bc|é)", ("a", "bc", "é"), ("b", "c")), ("(?:[a-z]+ )", ("a ", "ab "), (" ", "a")), ("(?:x?y)", ("xy", "y"), "x"))
+            ("(?:a|bc|é)", ("a", "bc", "é"), ("b", "c")), ("(?:[a-z]+ )", ("a ", "ab "), (" ", "a")),
+            ("(?:x?y)", ("xy", "y"), "x"))
 
 
 class CountedMaker:
