@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 
 namespace somnus {
 
@@ -17,16 +18,19 @@ bool TurnReader::IsShown(const TurnEvent& event) const {
   return event.call <= 0 || format_->parallel_tool_calls;
 }
 
-// A client may stop at the markers that end calls: then the call is whole.
-bool TurnReader::CutsCall(const OutputDelta& delta) const {
-  if (!delta.stop_string.has_value() || !parser_.in_call()) return false;
-  if (first_has_ended_ && !format_->parallel_tool_calls) return false;  // later calls are not shown
+// A client may stop at a marker that ends calls: then the call is whole, though the text lacks the marker.
+bool TurnReader::IsWhole(const OutputDelta& delta) const {
+  if (delta.finish_reason != FinishReason::kStop) return false;
+  if (!delta.stop_string.has_value()) return true;
+  const ToolFormat* const tools = format_->format.tools;
+  if (tools == nullptr) return false;
   const absl::string_view stop = absl::StripAsciiWhitespace(*delta.stop_string);
-  const auto has_stop = [stop](absl::string_view marker) {
-    return !stop.empty() && absl::StripAsciiWhitespace(marker) == stop;
+  const auto begins_stop = [stop](absl::string_view marker) {
+    marker = absl::StripAsciiWhitespace(marker);
+    return !marker.empty() && absl::StartsWith(stop, marker);
   };
-  const ToolFormat& tools = *format_->format.tools;
-  return !has_stop(tools.section_end) && std::none_of(tools.call_end.begin(), tools.call_end.end(), has_stop);
+  return begins_stop(tools->section_end) ||
+         std::any_of(tools->call_end.begin(), tools->call_end.end(), begins_stop);
 }
 
 void TurnReader::Read(OutputDelta* delta) {
@@ -36,17 +40,15 @@ void TurnReader::Read(OutputDelta* delta) {
   // Markers do not count, as in vLLM.
   if (was_in_reasoning && parser_.in_reasoning())
     delta->num_reasoning_tokens = static_cast<int32_t>(delta->token_ids.size());
-  first_has_ended_ |= std::any_of(events.begin(), events.end(), [](const TurnEvent& event) {
-    return event.kind == TurnEvent::Kind::kCallEnd;
-  });
-  if (delta->finish_reason != FinishReason::kNone) {
-    delta->cuts_call = CutsCall(*delta);
-    const bool is_whole = delta->finish_reason == FinishReason::kStop && !delta->cuts_call;
-    for (TurnEvent& event : parser_.Finish(is_whole ? TurnEnd::kStop : TurnEnd::kCut))
-      events.push_back(std::move(event));
-  }
-  for (TurnEvent& event : events) {
-    if (IsShown(event)) delta->events.push_back(std::move(event));
+  std::vector<TurnEvent> last;
+  if (delta->finish_reason != FinishReason::kNone)
+    last = parser_.Finish(IsWhole(*delta) ? TurnEnd::kStop : TurnEnd::kCut);
+  for (std::vector<TurnEvent>* const part : {&events, &last}) {
+    for (TurnEvent& event : *part) {
+      if (!IsShown(event)) continue;
+      delta->cuts_call |= event.is_cut && delta->stop_string.has_value();
+      delta->events.push_back(std::move(event));
+    }
   }
 }
 

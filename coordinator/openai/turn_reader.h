@@ -19,12 +19,11 @@ class TurnReader {
 
  private:
   bool IsShown(const TurnEvent& event) const;
-  // Whether the stop string that has ended the text cuts a call.
-  bool CutsCall(const OutputDelta& delta) const;
+  // Whether the text has ended as the model, or a stop string that marks the end of calls, ends it.
+  bool IsWhole(const OutputDelta& delta) const;
 
   const std::shared_ptr<const AnswerFormat> format_;
   TurnParser parser_;
-  bool first_has_ended_ = false;  // the first call
 };
 
 }  // namespace somnus

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/structured/xgrammar_follow.h"
 #include "coordinator/structured/xgrammar_log.h"
 // A header of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
 #include "cpp/grammar_functor.h"
@@ -72,8 +73,7 @@ class Repetitions : public xgrammar::GrammarMutator {
     auto [first, is_new] = CountedId(unit, min, max);
     for (int32_t id = first; is_new;) {
       if ((max == kNoLimit ? min : max) <= kMostCopies) {
-        builder_->UpdateRuleBody(id, builder_->AddRegex(unit.regex + CountText(min, max)));
-        num_branches_ += std::max(min, max) * unit.branches;
+        AddAutomaton(id, unit, min, max, /*is_step=*/false);
         break;
       }
       std::vector<int32_t> choices;
@@ -82,15 +82,64 @@ class Repetitions : public xgrammar::GrammarMutator {
       }
       min = std::max(min - kStep, 0);
       if (max != kNoLimit) max -= kStep;
-      const int32_t step = RuleOf(unit, kStep, kStep);
+      const auto [step, is_first] = steps_.try_emplace(unit.regex, 0);
+      if (is_first) {
+        step->second = builder_->AddEmptyRuleWithHint(cur_rule_name_ + "_step");
+        AddAutomaton(step->second, unit, kStep, kStep, /*is_step=*/true);
+      }
       int32_t next;
       std::tie(next, is_new) = CountedId(unit, min, max);
-      choices.push_back(builder_->AddSequence({builder_->AddRuleRef(step), builder_->AddRuleRef(next)}));
+      choices.push_back(
+          builder_->AddSequence({builder_->AddRuleRef(step->second), builder_->AddRuleRef(next)}));
       builder_->UpdateRuleBody(id, builder_->AddChoices(choices));
       num_branches_ += static_cast<int64_t>(choices.size());
       id = next;
     }
     return first;
+  }
+
+  // Gives the rule its body: an automaton that is told what may follow. `is_step`: more repetitions may.
+  // xgrammar takes what it is told for exact, unless the automaton is the last element of another rule.
+  void AddAutomaton(int32_t id, const Unit& unit, int32_t min, int32_t max, bool is_step) {
+    const int32_t automaton = AddRegexRule(unit.regex + CountText(min, max));
+    num_branches_ += std::max(min, max) * unit.branches;
+    const int32_t only = builder_->AddSequence({builder_->AddRuleRef(automaton)});
+    builder_->UpdateRuleBody(id, builder_->AddChoices({only}));
+    const Beginning& behind = Behind(unit);
+    if (behind.first.none() || behind.first.all()) return;
+    std::vector<int32_t> lookahead;
+    if (is_step) lookahead.push_back(builder_->AddRuleRef(AddRegexRule(unit.regex + "*")));
+    lookahead.push_back(AddClassOf(behind.first));
+    if (behind.second.any()) lookahead.push_back(AddClassOf(behind.second));
+    builder_->UpdateLookaheadAssertion(automaton, builder_->AddSequence(lookahead));
+  }
+
+  int32_t AddRegexRule(const std::string& regex) {
+    const int32_t id = builder_->AddEmptyRuleWithHint(cur_rule_name_ + "_automaton");
+    builder_->UpdateRuleBody(id, builder_->AddRegex(regex));
+    return id;
+  }
+
+  int32_t AddClassOf(const Beginning::Characters& characters) {
+    std::vector<xgrammar::GrammarBuilder::CharacterClassElement> elements;
+    for (int32_t code = 0; code < 128; ++code) {
+      if (characters[static_cast<size_t>(code)]) elements.push_back({code, code});
+    }
+    if (characters[128]) elements.push_back({128, 0x10FFFF});
+    return builder_->AddCharacterClass(elements);
+  }
+
+  // What may follow the repetitions of rules that are equal to the unit, in the whole grammar.
+  const Beginning& Behind(const Unit& unit) {
+    if (behind_.empty()) {
+      const FollowAnalysis follow(base_grammar_);
+      for (int32_t rule = 0; rule < static_cast<int32_t>(base_grammar_->NumRules()); ++rule) {
+        Unit other;
+        if (UnitOf(rule, kLongestUnrolled + 1, &other))
+          behind_[other.regex].Add(follow.BehindRepetitionsOf(rule));
+      }
+    }
+    return behind_[unit.regex];
   }
 
   // The rule's number, and whether the rule has no body yet.
@@ -213,6 +262,8 @@ class Repetitions : public xgrammar::GrammarMutator {
 
   const int64_t max_branches_;
   std::map<Counted, int32_t> counted_;
+  std::map<std::string, int32_t> steps_;     // automata of kStep copies, by the unit's regular expression
+  std::map<std::string, Beginning> behind_;  // by the unit's regular expression
   std::map<Link, int32_t> links_;
   int64_t num_branches_ = 0;
 };

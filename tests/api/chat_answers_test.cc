@@ -7,7 +7,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "coordinator/http/json_body.h"
-#include "coordinator/openai/turn_reader.h"
 #include "tests/api/api_server_fixture.h"
 #include "text/jinja/chat_template.h"
 #include "text/tools/tool_format.h"
@@ -158,20 +157,6 @@ TEST_F(ChatAnswersTest, AStopStringWithinACallIsNoEndOfTheCall) {
   const Json whole = Answer(marked, absl::StrCat(kTools, R"(, "stop": ["</tool_call>"])"))["choices"][0];
   EXPECT_EQ(whole["finish_reason"], "tool_calls");
   EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["arguments"], R"({"a": 12})");
-}
-
-TEST(TurnReaderTest, AForcedCallThatIsCutBeforeItsNameIsNoContent) {
-  const auto events = [](bool only_calls) {
-    auto format = std::make_shared<AnswerFormat>();
-    format->format.tools = FindToolFormat("hermes");
-    format->only_calls = only_calls;
-    TurnReader reader(format);
-    OutputDelta delta{.text = "<tool_call>\n{\"na", .finish_reason = FinishReason::kLength};
-    reader.Read(&delta);
-    return delta.events.size();
-  };
-  EXPECT_EQ(events(/*only_calls=*/true), 0u);
-  EXPECT_GT(events(/*only_calls=*/false), 0u) << "under \"auto\" nothing is lost";
 }
 
 constexpr char kFunctions[] =

@@ -3,8 +3,8 @@
 both serve. A token that ours allows and llguidance does not is a fault of one of the two, and is printed; where ours allows
 fewer, the gate's spelling of values is narrower (docs/structured_outputs.md).
 
-Needs the Python packages of judge_schemas.py. Usage: compare_masks.py GATE_CLI TOKENIZER_JSON
-(GATE_CLI: the binary of tests/structured:gate_cli; TOKENIZER_JSON: a tokenizer of bytes, as tests/data/tiny/qwen3's)
+Needs the Python packages of judge_schemas.py. Usage: compare_masks.py GRAMMAR_CLI TOKENIZER_JSON
+(GRAMMAR_CLI: the binary of tests/structured:grammar_cli; TOKENIZER_JSON: a tokenizer of bytes, as tests/data/tiny/qwen3's)
 """
 import collections
 import json
@@ -24,7 +24,7 @@ NARROWER_THERE = {b"\x7f", b"/", b"."}
 class Pair:
     """Both engines over one vocabulary."""
 
-    def __init__(self, gate_cli, tokenizer):
+    def __init__(self, grammar_cli, tokenizer):
         import llguidance
         import numpy
         import xgrammar
@@ -34,8 +34,8 @@ class Pair:
         self.tokens = [b"" if self.tokenizer.is_special_token(id) else self.tokenizer.decode_bytes([id]) for id in range(rows)]
         info = xgrammar.TokenizerInfo(self.tokens, xgrammar.VocabType.RAW, vocab_size=rows,
                                       stop_token_ids=[self.tokenizer.eos_token])
-        self.gate = Gate(gate_cli)
-        self.gate.compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        self.gate = Gate(grammar_cli)
+        self.compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
         self.mask = numpy.zeros((1, (rows + 31) // 32), dtype=numpy.int32)
 
     def prepare(self, schema):
@@ -45,7 +45,8 @@ class Pair:
         if theirs.is_error():
             raise ValueError(theirs.get_error())
         compiled = self.gate.gated(schema)
-        return compiled, self.gate.compile(compiled), grammar
+        ours = self.compiler.compile_json_schema(json.dumps(compiled), any_whitespace=True, strict_mode=False)
+        return compiled, ours, grammar
 
     def compare(self, grammar, their_grammar, text):
         """Yields (tokens that ours alone allows, tokens that llguidance alone allows) before each token of the text."""

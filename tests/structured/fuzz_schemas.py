@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Makes random schemas of combined keywords, and judges the gate by them: is any text of a gated schema no valid instance?
+"""Makes random schemas, and judges the server's grammars by them: is any text of a schema's grammar no valid instance?
 
-Each schema that the gate takes is compiled by the wheel of xgrammar with a vocabulary of bytes. Random texts of the grammar are
-validated with the package jsonschema against the schema as it was before the gate. Values that jsonschema finds valid are given
-to the grammar, too: a valid value that no text has is counted, since the gate promises equal schemas.
-Needs the Python packages xgrammar (0.2.9, with torch, transformers and pydantic) and jsonschema with its formats.
-Usage: fuzz_schemas.py GATE_CLI [SECONDS] [SEED]   (GATE_CLI: the binary of tests/structured:gate_cli)
+Schemas are of two kinds: keywords mixed at random, and counts (strings, patterns with counted repetitions and arrays, within
+objects and arrays), of which the values lie about the counts. The gate and the engine are those of the server, over a small
+vocabulary. Random texts of a grammar, drawn from its masks, are validated with the package jsonschema against the schema as it
+was before the gate, and walked once more byte by byte; the masks along some of the texts are compared with that walk. Values
+that jsonschema finds valid are given to the grammar, too: a valid value that no text has is counted, since the gate promises
+equal schemas. A value that jsonschema finds invalid must have no text.
+Needs the Python package jsonschema with its formats.
+Usage: fuzz_schemas.py GRAMMAR_CLI [SECONDS] [SEED]   (GRAMMAR_CLI: the binary of tests/structured:grammar_cli)
 """
 import collections
 import json
@@ -13,7 +16,7 @@ import random
 import sys
 import time
 
-from judge_schemas import END, Gate, orders_of, spellings
+from judge_schemas import Gate, orders_of, spellings
 
 NAMES = ("a", "b", "ab", "", "x y", "é", "\"", "a\\b", "n\nl", "\u0007", "\u007f", "$ref", "~/0")
 PATTERNS = ("^a", "b$", "^[ab]{1,2}$", "^.{2}$", "x", "^$", "^(a|bc)*$", "[^a]", "^\\d+$", "\\s")
@@ -89,72 +92,172 @@ class Maker:
         return out
 
 
-def sample(engine, grammar, rand):
-    """A random text of the grammar; None: the text got too long, or has the bytes of a surrogate, which grammars let pass."""
-    matcher = engine.xgrammar.GrammarMatcher(grammar)
-    text = bytearray()
-    likely = list(b'"{}[],:ab01-.exntf\\ ')
-    while len(text) < MOST_BYTES:
-        order = [END] if rand.random() < 0.5 else []
-        order += rand.sample(likely, len(likely)) + rand.sample(range(256), 256) + [END]
-        if rand.random() < 0.1:
-            order = rand.sample(range(257), 257)
-        if len(text) > MOST_BYTES // 4:  # towards an end
-            order = list(b'"}]') + order
-        token = next((token for token in order if matcher.accept_token(token)), None)
-        if token is None:
-            raise AssertionError(f"nothing may follow {bytes(text)!r}")
-        if token == END:
-            return text.decode() if b"\xed" not in text else None
-        text.append(token)
-    return None
+COUNTS = (0, 1, 2, 3, 5, 12, 30, 31, 32, 33, 48, 62, 63, 64, 65, 66, 94, 95, 96, 97, 98, 127, 128, 129, 160, 200, 300)
+LETTERS = tuple("abc1 _-") + ("é", "\"", "\\", "\n", "\u0001", "😀", "/")
+# Patterns of which a part is repeated, and that part's texts, right and wrong ones.
+REPEATED = (("[a-z]", "ab", "1A"), ("(?:ab|c)", ("ab", "c"), ("a", "b")), ("[^x]", ("é", "1", "\n", "\""), "x"),
+            ("\\w", "a_1", "- "), (".", ("a", "😀", "\\"), "\n"), ("(?:[a-f0-9]{2}:)", ("a0:", "ff:"), (":", "a:")),
+            ("(?:a|bc|é)", ("a", "bc", "é"), ("b", "c")), ("(?:[a-z]+ )", ("a ", "ab "), (" ", "a")),
+            ("(?:x?y)", ("xy", "y"), "x"))
 
 
-def judge(engine, schema, rand, count):
+class CountedMaker:
+    """Makes schemas with counts, and for each a function that makes values about the counts."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+
+    def counts(self, most=len(COUNTS)):
+        low, high = sorted(self.random.choice(COUNTS[:most]) for _ in range(2))
+        return self.random.choice(((low, high), (low, None), (0, high), (high, high)))
+
+    def near(self, low, high):
+        """A count within the bounds or just outside."""
+        edges = [low - 1, low, low + 1] + ([high - 1, high, high + 1] if high is not None else [low + 40])
+        return max(0, self.random.choice(edges))
+
+    def text(self, count, letters=LETTERS):
+        return "".join(self.random.choice(letters) for _ in range(count))
+
+    def string(self):
+        low, high = self.counts()
+        schema = {"type": "string", "minLength": low, "maxLength": high}
+        schema = {key: bound for key, bound in schema.items() if bound is not None and bound != 0}
+        return schema, lambda: self.text(self.near(low, high))
+
+    def pattern(self):
+        part, right, wrong = self.random.choice(REPEATED)
+        low, high = self.counts()
+        begin, end = self.random.choice((("^", "$"), ("^", "$"), ("^a", "b$"), ("^", "x?$"), ("^(?:b", ")?$")))
+        count = f"{{{low}}}" if low == high else f"{{{low},{'' if high is None else high}}}"
+        schema = {"type": "string", "pattern": begin + part + count + end}
+        bounds = self.counts() if self.random.random() < 0.3 else None
+        if bounds:
+            schema["minLength"] = bounds[0]
+
+        def value():
+            parts = [self.random.choice(right) for _ in range(self.near(low, high))]
+            if parts and self.random.random() < 0.2:
+                parts[self.random.randrange(len(parts))] = self.random.choice(wrong)
+            head, tail = begin.strip("^(?:"), end.strip(")?$")
+            head, tail = (text if self.random.random() < 0.8 else "" for text in (head, tail))
+            return head + "".join(parts) + tail
+
+        return schema, value
+
+    def array(self, depth):
+        schema, inner = self.node(depth + 1)
+        low, high = self.counts(9 if depth else 14)
+        bounds = {"minItems": low, "maxItems": high}
+        bounds = {key: bound for key, bound in bounds.items() if bound is not None and bound != 0}
+        return {"type": "array", "items": schema, **bounds}, lambda: [inner() for _ in range(min(self.near(low, high), 40))]
+
+    def map(self, depth):
+        parts = {name: self.node(depth + 1) for name in self.random.sample(("a", "b", "ab", "x y"), self.random.choice((1, 2)))}
+        schema = {"type": "object", "properties": {name: part[0] for name, part in parts.items()},
+                  "required": [name for name in parts if self.random.random() < 0.5]}
+        if self.random.random() < 0.7:
+            schema["additionalProperties"] = False
+        elif self.random.random() < 0.5:
+            schema["additionalProperties"], more = self.node(2)
+            return schema, lambda: {**{name: part[1]() for name, part in parts.items()}, "more": more()}
+
+        def value():
+            return {name: part[1]() for name, part in parts.items() if name in schema["required"] or self.random.random() < 0.8}
+
+        return schema, value
+
+    def node(self, depth=0):
+        kinds = [self.string, self.pattern, self.pattern]
+        if depth < 2:
+            kinds += [lambda: self.array(depth), lambda: self.map(depth), lambda: self.map(depth)]
+        elif self.random.random() < 0.3:
+            return {"type": "integer"}, lambda: self.random.choice((1, -20, 300))
+        schema, value = self.random.choice(kinds)()
+        if self.random.random() < 0.1:
+            return {"anyOf": [schema, {"type": "null"}]}, lambda: self.random.choice((None, value()))
+        return schema, value
+
+
+def complaint(validator, value):
+    error = next(validator.iter_errors(value), None)
+    return error and f"{error.json_path}: {error.message[:150]}"
+
+
+def for_python(schema):
+    """The schema with patterns whose "$" is the end of the text, as in ECMA 262."""
+    if isinstance(schema, list):
+        return [for_python(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: part.replace("$", "\\Z") if name == "pattern" and isinstance(part, str) else
+            {pattern.replace("$", "\\Z"): for_python(inner) for pattern, inner in part.items()}
+            if name == "patternProperties" and isinstance(part, dict) else for_python(part)
+            for name, part in schema.items()}
+
+
+def spelled(value, orders, rand):
+    """Texts of a value, one of them with escapes that JSON does not demand."""
+    texts = spellings(value, orders, exact=False)
+    return texts + [json.dumps(value, separators=(",", ":"))] if rand.random() < 0.5 else texts
+
+
+def judge_texts(engine, validator, rand, count):
+    """The faults of random texts of the grammar."""
+    answer = engine.ask(samples=12, seed=rand.randrange(2**32), most_bytes=MOST_BYTES)
+    faults, texts = [], [text for text in answer["texts"] if isinstance(text, str)]
+    for text in answer["texts"]:
+        if isinstance(text, dict):
+            faults.append(f"has no mask: {text}")
+    count["passed over"] += sum(text is None for text in answer["texts"])
+    count["texts"] += len(texts)
+    for text, accepted in zip(texts, engine.ask(texts=texts)["accepted"]):
+        wrong = complaint(validator, json.loads(text))
+        if wrong:
+            faults.append(f"ACCEPTS {text!r}: {wrong}")
+        if not accepted:
+            faults.append(f"masks allow {text!r}, and bytes do not")
+    for text in sorted(texts, key=len)[-1:]:
+        count["masks"] += len(text)
+        faults += engine.ask(masks_of=text)["faults"]
+    return faults
+
+
+def judge(engine, schema, values, rand, count):
     """Returns the faults of a schema."""
     import jsonschema
-    faults = []
     try:
         gated = engine.gated(schema)
     except ValueError:
         count["refused"] += 1
-        return faults
+        return []
+    except RuntimeError as error:  # the engine's limits
+        count["refused behind the gate"] += 1
+        return [f"refuses the schema: {error}"]
     count["taken"] += 1
-    try:
-        grammar = engine.compile(gated)
-    except Exception as error:
-        return [f"is not compiled: {error}"]
-    validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
-
-    def complaint(value):
-        error = next(validator.iter_errors(value), None)
-        return error and f"{error.json_path}: {error.message[:150]}"
-
-    for _ in range(12):
-        text = sample(engine, grammar, rand)
-        if text is None:
-            count["passed over"] += 1
-            continue
-        count["texts"] += 1
-        wrong = complaint(json.loads(text))
-        if wrong:
-            faults.append(f"ACCEPTS {text!r}: {wrong}")
+    validator = jsonschema.Draft202012Validator(for_python(schema), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+    faults = judge_texts(engine, validator, rand, count)
     orders = orders_of(gated)
-    maker = Maker(rand.random())
-    for _ in range(20):
-        value = maker.value()
-        if complaint(value):
-            continue
-        count["values"] += 1
-
-        def accepts(text):
-            matcher = engine.xgrammar.GrammarMatcher(grammar)
-            return all(matcher.accept_token(byte) for byte in text.encode()) and matcher.accept_token(END)
-
-        if not any(accepts(text) for text in spellings(value, orders, exact=False)):
+    for value in values:
+        wrong = complaint(validator, value)
+        texts = [text for text in spelled(value, orders, rand)]
+        accepted = engine.ask(texts=texts)["accepted"]
+        count["invalid values" if wrong else "valid values"] += 1
+        if wrong and any(accepted):
+            faults.append(f"ACCEPTS {texts[accepted.index(True)]!r}: {wrong}")
+        elif not wrong and not any(accepted):
             count["valid values refused"] += 1
             faults.append(f"refuses {json.dumps(value)}")
     return faults
+
+
+def case(seed):
+    """A schema, and values that may fit it."""
+    if seed % 2 == 0:
+        maker = Maker(seed)
+        return maker.schema(), [maker.value() for _ in range(20)]
+    schema, value = CountedMaker(seed).node()
+    return schema, [value() for _ in range(20)]
 
 
 def main():
@@ -164,9 +267,9 @@ def main():
     count = collections.Counter()
     begun, wrong = time.monotonic(), 0
     while time.monotonic() - begun < seconds:
-        schema = Maker(seed).schema()
+        schema, values = case(seed)
         try:
-            faults = judge(engine, schema, random.Random(seed), count)
+            faults = judge(engine, schema, values, random.Random(seed), count)
         except RecursionError:  # jsonschema follows a reference to the schema itself without an end
             faults = []
         for fault in faults[:2]:

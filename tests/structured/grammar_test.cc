@@ -115,6 +115,12 @@ TEST_F(Grammars, MasksAreThoseOfTheWalkOverBytes) {
       {GrammarKind::kRegex, "x(a|bc|[^a-z]){0,300}y"},
       {GrammarKind::kRegex, "(a|bc){3}(a|bc){2,}"},
       {GrammarKind::kRegex, "(a*|b){1,4}c"},
+      // One automaton in several places: what may follow it differs, and may be its own beginning.
+      {GrammarKind::kRegex, "((a|bc){2,40}yes|x(a|bc){1,70}(12|no)?|3(a|bc){2,40}abab)"},
+      {GrammarKind::kRegex, "(a|bc){1,3}|x((a|bc){1,3}[^a]){1,2}"},
+      {GrammarKind::kEbnf,
+       "root ::= item{1,3} \"x\" root | \"\\\"\" item{0,90} \"\\\"\" tail\n"
+       "item ::= [a-c] | \"\\\\\" [n\\\"]\ntail ::= \"\" | \", \" root | \"}\" item{2}"},
       {GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){2,9}$"})"},
       {GrammarKind::kEbnf,
        "root ::= expression\nexpression ::= [0-9]+ | \"-\" expression | \"[\" expression \"]\""},
@@ -122,6 +128,13 @@ TEST_F(Grammars, MasksAreThoseOfTheWalkOverBytes) {
       {GrammarKind::kStructuralTag,
        R"({"type": "structural_tag", "format": {"type": "tag", "begin": "ab", "content":
           {"type": "json_schema", "json_schema": {"type": "boolean"}}, "end": "ba"}})"},
+      {GrammarKind::kStructuralTag,
+       R"({"type": "structural_tag", "format": {"type": "tag", "begin": "ab", "content":
+          {"type": "json_schema", "json_schema": {"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){1,9}$"}}, "end": "ba"}})"},
+      {GrammarKind::kJsonSchema,
+       R"({"type": "array", "items": {"anyOf": [{"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){2,80}$"},
+          {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){0,9}$"}},
+           "required": ["a"], "additionalProperties": false}]}})"},
   };
   for (const auto& [kind, text] : sources) {
     SCOPED_TRACE(text);

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Judges the gate with the wheels of xgrammar and llguidance: is any wrong instance accepted, how many schemas are served?
+"""Judges the server's grammars, and the wheels of xgrammar and llguidance: is any wrong instance accepted, how many schemas are
+served?
 
 The instances are those of the official test suite (Debian: json-schema-test-suite) and of tests/data/schema_corpus.jsonl.
 A recogniser wants the members of an object in the schema's order, so an instance is spelled in every order of the schema.
-Needs the Python packages xgrammar (0.2.9, with torch, transformers and pydantic) and llguidance (1.9.1).
-Usage: judge_schemas.py GATE_CLI [gate|xgrammar|llguidance]...   (GATE_CLI: the binary of tests/structured:gate_cli)
+The wheels are the Python packages xgrammar (0.2.9, with torch, transformers and pydantic) and llguidance (1.9.1).
+Usage: judge_schemas.py GRAMMAR_CLI [gate|xgrammar|llguidance]...   (GRAMMAR_CLI: the binary of tests/structured:grammar_cli)
 """
 import decimal
 import glob
@@ -44,21 +45,32 @@ class Xgrammar:
         return schema, accepts
 
 
-class Gate(Xgrammar):
+class Gate:
+    """The gate, and behind it the engine, as the server has them."""
+
     def __init__(self, path):
-        super().__init__()
         self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def gated(self, schema):
-        self.process.stdin.write(json.dumps(schema) + "\n")
+    def ask(self, **request):
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        answer = json.loads(self.process.stdout.readline())
+        return json.loads(self.process.stdout.readline())
+
+    def gated(self, schema):
+        """The schema that is compiled; ValueError: the gate refuses the schema."""
+        answer = self.ask(schema=schema)
         if "refusal" in answer:
             raise ValueError(answer["refusal"])
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
         return answer["schema"]
 
+    def accepts(self, text):
+        """Whether the text is one of the last schema's."""
+        return self.ask(texts=[text])["accepted"][0]
+
     def prepare(self, schema):
-        return super().prepare(self.gated(schema))
+        return self.gated(schema), self.accepts
 
 
 class Llguidance:

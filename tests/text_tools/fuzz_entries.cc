@@ -20,7 +20,7 @@ std::vector<TurnEvent> Joined(const std::vector<TurnEvent>& events) {
         joined.AddBegin(event.call, event.id, event.name);
         break;
       case TurnEvent::Kind::kCallEnd:
-        joined.AddEnd(event.call);
+        joined.AddEnd(event.call, event.is_cut);
         break;
       default:
         joined.AddText(event.kind, event.text, event.call);

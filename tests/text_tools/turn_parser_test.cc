@@ -29,7 +29,7 @@ std::vector<TurnEvent> Joined(const std::vector<TurnEvent>& events) {
     if (event.kind == Kind::kCallBegin) {
       joined.AddBegin(event.call, event.id, event.name);
     } else if (event.kind == Kind::kCallEnd) {
-      joined.AddEnd(event.call);
+      joined.AddEnd(event.call, event.is_cut);
     } else {
       EXPECT_FALSE(event.text.empty());
       EXPECT_TRUE(IsUtf8(event.text)) << event.text;

@@ -142,8 +142,9 @@ ReadState ElementArguments::Stop(absl::string_view unread, std::string* json) {
   return ReadState::kStop;
 }
 
-void ElementArguments::Finish(bool is_cut, std::string* json) {
+bool ElementArguments::Finish(bool is_cut, std::string* json) {
   if (!is_cut) EndAll(json);
+  return !is_cut;
 }
 
 }  // namespace somnus

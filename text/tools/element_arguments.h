@@ -20,7 +20,7 @@ class ElementArguments : public ArgumentReader {
                    const TurnLimits& limits);
 
   ReadState Read(char c, std::string* json) override;
-  void Finish(bool is_cut, std::string* json) override;
+  bool Finish(bool is_cut, std::string* json) override;
   bool started() const override { return true; }
   std::string unread() const override { return unread_; }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "text/tools/tool_format.h"
 
 namespace somnus {
 namespace {
@@ -15,13 +16,12 @@ constexpr absl::string_view kChannel = "<|channel|>";
 constexpr absl::string_view kMessage = "<|message|>";
 constexpr absl::string_view kTo = "to=";
 
+// A message ends with a marker of its own, or where the next one's header begins.
 std::vector<Marker> BodyMarkers() {
-  // The first three end a message; the others begin the next one's header.
-  return {{Marker::Role::kCallEnd, "<|end|>"},
-          {Marker::Role::kCallEnd, "<|call|>"},
-          {Marker::Role::kCallEnd, "<|return|>"},
-          {Marker::Role::kCallBegin, kStart},
-          {Marker::Role::kCallBegin, kChannel}};
+  std::vector<Marker> markers = {{Marker::Role::kCallBegin, kStart}, {Marker::Role::kCallBegin, kChannel}};
+  for (const absl::string_view text : FindToolFormat("openai")->call_end)
+    markers.push_back({Marker::Role::kCallEnd, text});
+  return markers;
 }
 
 // The word behind `mark` in the header, up to white space or a marker.
@@ -38,11 +38,13 @@ bool MayBegin(absl::string_view text, absl::string_view mark) {
 
 }  // namespace
 
-HarmonyTurn::HarmonyTurn(bool has_tools, bool starts_in_reasoning, TurnOutput* output)
+HarmonyTurn::HarmonyTurn(bool has_tools, bool starts_in_reasoning, int max_depth, TurnOutput* output)
     : has_tools_(has_tools),
+      max_depth_(max_depth),
       output_(output),
       body_scanner_(BodyMarkers()),
-      state_(starts_in_reasoning ? State::kBody : State::kHeader) {}
+      state_(starts_in_reasoning ? State::kBody : State::kHeader),
+      arguments_(max_depth) {}
 
 void HarmonyTurn::Read(char c) { state_ == State::kHeader ? ReadHeader(c) : ReadBody(c); }
 
@@ -73,6 +75,7 @@ void HarmonyTurn::EndHeader() {
   const bool is_call = has_tools_ && !name.empty() && (is_function || channel != "analysis");
   if (is_call && output_->Begin(name, "")) {
     has_arguments_ = false;
+    arguments_ = JsonScanner(max_depth_);
     return BeginBody(Kind::kCall);
   }
   BeginBody(channel == "analysis" ? Kind::kReasoning : Kind::kContent);
@@ -96,6 +99,8 @@ void HarmonyTurn::Body(absl::string_view text) {
   if (text.empty()) return;
   if (kind_ == Kind::kCall) {
     has_arguments_ = true;
+    std::string json;
+    for (const char c : text) arguments_.Read(c, &json);
     return output_->Arguments(text);
   }
   const size_t kind = kind_ == Kind::kReasoning ? 0 : 1;
@@ -120,10 +125,11 @@ void HarmonyTurn::EndBody() {
 
 void HarmonyTurn::Finish(bool is_cut) {
   if (state_ == State::kBody) {
-    Body(body_scanner_.Take());
+    const std::string held = body_scanner_.Take();  // behind whole arguments: a part of their end's marker
+    if (kind_ != Kind::kCall || !arguments_.done()) Body(held);
     if (kind_ != Kind::kCall) return;
     if (!has_arguments_ && !is_cut) output_->Arguments("{}");
-    return output_->End();
+    return output_->End(/*is_whole=*/has_arguments_ ? arguments_.done() : !is_cut);
   }
   // A header without a message says nothing; what is not yet a header is content.
   const bool is_header = absl::StrContains(header_, kStart) || absl::StrContains(header_, kChannel);

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "text/tools/json_scanner.h"
 #include "text/tools/marker_scanner.h"
 #include "text/tools/turn_grammar.h"
 
@@ -12,13 +13,13 @@ namespace somnus {
 
 class HarmonyTurn : public TurnGrammar {
  public:
-  // `has_tools`: messages to functions are calls; otherwise they are content. `output` must outlive the turn.
-  HarmonyTurn(bool has_tools, bool starts_in_reasoning, TurnOutput* output);
+  // `has_tools`: messages to functions are calls; otherwise they are content. `max_depth`: of arguments'
+  // nesting. `output` must outlive the turn.
+  HarmonyTurn(bool has_tools, bool starts_in_reasoning, int max_depth, TurnOutput* output);
 
   void Read(char c) override;
   void Finish(bool is_cut) override;
   bool in_reasoning() const override { return state_ == State::kBody && kind_ == Kind::kReasoning; }
-  bool in_call() const override { return state_ == State::kBody && kind_ == Kind::kCall; }
 
  private:
   enum class State { kHeader, kBody };
@@ -32,12 +33,14 @@ class HarmonyTurn : public TurnGrammar {
   void EndBody();
 
   const bool has_tools_;
+  const int max_depth_;
   TurnOutput* const output_;
   MarkerScanner body_scanner_;
   State state_;
   Kind kind_ = Kind::kReasoning;
   std::string header_;
   bool has_arguments_ = false;
+  JsonScanner arguments_;  // finds their end
   bool has_ended_message_ = false;
   bool needs_break_[2] = {false, false};  // by kind: a message of that kind has ended
   bool had_text_[2] = {false, false};

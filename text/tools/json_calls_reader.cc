@@ -166,15 +166,15 @@ bool JsonCallsReader::BeginCall() {
   return true;
 }
 
-bool JsonCallsReader::BeginWith(const std::string& arguments) {
+bool JsonCallsReader::BeginWith(const std::string& arguments, bool is_whole) {
   if (!BeginCall()) return false;
-  EndCall(arguments);
+  EndCall(arguments, is_whole);
   return true;
 }
 
-void JsonCallsReader::EndCall(absl::string_view rest) {
+void JsonCallsReader::EndCall(absl::string_view rest, bool is_whole) {
   output_->Arguments(rest);
-  output_->End();
+  output_->End(is_whole);
   call_ = Call::kEnded;
 }
 
@@ -184,11 +184,14 @@ ReadState JsonCallsReader::Stop() {
 }
 
 void JsonCallsReader::Finish(bool is_cut) {
-  if (call_ == Call::kOpen) return EndCall(is_cut ? "" : scanner_.Missing());
+  if (call_ == Call::kOpen) {
+    const std::string missing = is_cut ? "" : scanner_.Missing();
+    return EndCall(missing, /*is_whole=*/!missing.empty());
+  }
   const bool is_in_object = at_ != At::kStart && at_ != At::kNextOrEnd;
   if (!is_in_object || call_ != Call::kNone || !name_.has_value()) return;
   const bool saw_arguments = field_ == Field::kArguments && (at_ == At::kColon || at_ == At::kValue);
-  if (has_marker_ || saw_arguments) BeginWith(is_cut ? "" : "{}");
+  if (has_marker_ || saw_arguments) BeginWith(is_cut ? "" : "{}", !is_cut);
 }
 
 }  // namespace somnus

@@ -38,8 +38,8 @@ class JsonCallsReader : public CallReader {
   bool EndValue();
   bool EndObject();
   bool BeginCall();
-  void EndCall(absl::string_view rest);
-  bool BeginWith(const std::string& arguments);
+  void EndCall(absl::string_view rest, bool is_whole = true);
+  bool BeginWith(const std::string& arguments, bool is_whole = true);
   std::string BufferedArguments() const;
   ReadState Stop();
 

@@ -24,8 +24,10 @@ class JsonArguments : public ArgumentReader {
     return ReadState::kStop;
   }
 
-  void Finish(bool is_cut, std::string* json) override {
-    if (!is_cut) *json += has_text_ ? scanner_.Missing() : "{}";
+  bool Finish(bool is_cut, std::string* json) override {
+    const std::string missing = is_cut ? "" : has_text_ ? scanner_.Missing() : "{}";
+    *json += missing;
+    return !missing.empty();
   }
 
   bool started() const override { return has_text_ || may_lack_; }
@@ -49,8 +51,9 @@ class GemmaArguments : public ArgumentReader {
     return state;
   }
 
-  void Finish(bool is_cut, std::string* json) override {
+  bool Finish(bool is_cut, std::string* json) override {
     if (!is_cut) value_.Close(json);
+    return !is_cut;
   }
 
   bool started() const override { return started_; }
@@ -113,9 +116,9 @@ ReadState NamedCallReader::ReadArguments(char c) {
 void NamedCallReader::Finish(bool is_cut) {
   if (!begun_) return;
   std::string json;
-  arguments_->Finish(is_cut, &json);
+  const bool is_whole = arguments_->Finish(is_cut, &json);
   output_->Arguments(json);
-  output_->End();
+  output_->End(is_whole);
 }
 
 std::string NamedCallReader::unread() const { return arguments_ == nullptr ? "" : arguments_->unread(); }

@@ -71,12 +71,15 @@ void PlainTurn::Read(char c) {
 void PlainTurn::ReadText(char c) {
   std::string text;
   const Marker* const marker = text_scanner_.Read(c, &text);
-  for (const char byte : text) state_ == State::kText ? TextByte(byte) : Read(byte);
-  if (marker != nullptr && state_ == State::kText) return ReadMarker(*marker);
-  if (state_ == State::kText) return;
-  // A call has begun without a marker: the rest is the call's.
-  const std::string rest = marker != nullptr ? std::string(marker->text) : text_scanner_.Take();
-  for (const char byte : rest) Read(byte);
+  for (size_t i = 0; i < text.size(); ++i) {
+    TextByte(text[i]);
+    if (state_ == State::kText) continue;
+    // A call has begun without a marker. The rest is read as the call's, and comes back here if it is none.
+    const std::string held = marker != nullptr ? std::string(marker->text) : text_scanner_.Take();
+    for (const char byte : text.substr(i + 1) + held) Read(byte);
+    return;
+  }
+  if (marker != nullptr) ReadMarker(*marker);
 }
 
 void PlainTurn::TextByte(char c) {
@@ -232,8 +235,8 @@ bool PlainTurn::IsTrailer(char c) const {
 void PlainTurn::Open(absl::string_view marker) {
   raw_ = std::string(marker);
   has_marker_ = !marker.empty();
-  opening_.clear();
   has_call_ = false;
+  opening_.clear();
   state_ = State::kOpening;
 }
 
@@ -306,9 +309,13 @@ bool PlainTurn::HoldsSection() const {
 void PlainTurn::FinishText() {
   const bool is_part_of_end = edge_ == Edge::kCallEnd && !HoldsSection() &&
                               text_scanner_.HoldsPartOf(Role::kCallEnd, Role::kSectionEnd);
-  const std::string held = text_scanner_.Take();
-  if (!is_part_of_end) {
-    for (const char c : held) state_ == State::kText ? TextByte(c) : Read(c);
+  std::string held = text_scanner_.Take();
+  if (is_part_of_end) held.clear();
+  while (!held.empty()) {
+    const char c = held.front();
+    held.erase(0, 1);
+    state_ == State::kText ? TextByte(c) : Read(c);
+    if (state_ == State::kText) held.insert(0, text_scanner_.Take());
   }
   if (state_ != State::kText) return;
   const bool is_content = edge_ == Edge::kContent || edge_ == Edge::kStart || HoldsSection();
@@ -330,6 +337,7 @@ void PlainTurn::Finish(bool is_cut) {
   if (state_ != State::kCall) return;
   reader_->Finish(is_cut);
   if (output_->TakeProgress()) NoteProgress();
+  if (has_call_) raw_.clear();  // the rest of the call's object, and the begin of one more call
   LeaveCall();
   if (edge_ != Edge::kCallEnd) FlushHeld();
 }

@@ -23,7 +23,6 @@ class PlainTurn : public TurnGrammar {
   void Read(char c) override;
   void Finish(bool is_cut) override;
   bool in_reasoning() const override { return state_ == State::kReasoning; }
-  bool in_call() const override { return output_->in_call() || (state_ == State::kCall && !has_call_); }
 
  private:
   enum class State { kText, kReasoning, kOpening, kCall };
@@ -66,15 +65,15 @@ class PlainTurn : public TurnGrammar {
   MarkerScanner text_scanner_, reasoning_scanner_;
   State state_;
   Edge edge_ = Edge::kStart;
-  bool has_call_ = false;  // in kCall: a call of this marker has ended
   // White space, and markers of sections and what trails a call: dropped before and behind calls, content
   // otherwise.
   std::string held_;
   bool in_section_ = false;
   bool in_answer_ = false;  // a marker has begun the answer
 
-  std::string raw_;      // of kOpening and kCall: what is content if no call begins
-  std::string opening_;  // of kOpening: behind the marker
+  bool has_call_ = false;  // of kCall: a call of this marker has ended
+  std::string raw_;        // of kOpening and kCall: what is content if no call begins
+  std::string opening_;    // of kOpening: behind the marker
   bool has_marker_ = false;
   bool is_open_ = false;  // a call of JSON has ended, and its marker's end has not come
   std::unique_ptr<CallReader> reader_;

@@ -145,7 +145,7 @@ ReadState PythonicCallsReader::Stop() {
 void PythonicCallsReader::Finish(bool is_cut) {
   if (!begun_) return;
   if (!is_cut) return CloseCall();
-  output_->End();
+  output_->End(/*is_whole=*/false);
 }
 
 }  // namespace somnus

@@ -165,14 +165,16 @@ ReadState TagArguments::Stop(std::string* json) {
   return ReadState::kStop;
 }
 
-void TagArguments::Finish(bool is_cut, std::string* json) {
+bool TagArguments::Finish(bool is_cut, std::string* json) {
   if (at_ == At::kJson) {
-    if (!is_cut) *json += scanner_.Missing();
-    return;
+    const std::string missing = is_cut ? "" : scanner_.Missing();
+    *json += missing;
+    return !missing.empty();
   }
   if (at_ == At::kValue) value_->Finish(is_cut, json);
   if (at_ == At::kValueBegin && !is_cut) *json += "null";
   if (!is_cut) Close(json);
+  return !is_cut;
 }
 
 }  // namespace somnus

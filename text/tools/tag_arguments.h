@@ -22,7 +22,7 @@ class TagArguments : public ArgumentReader {
                const TurnLimits& limits);
 
   ReadState Read(char c, std::string* json) override;
-  void Finish(bool is_cut, std::string* json) override;
+  bool Finish(bool is_cut, std::string* json) override;
   bool started() const override { return started_; }
   std::string unread() const override { return unread_; }
 

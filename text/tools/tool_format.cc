@@ -419,6 +419,7 @@ std::vector<ToolFormat> GemmaFormats() {
       {.name = "openai",
        .aliases = {"gpt-oss", "gptoss"},
        .body = CallBody::kHarmony,
+       .call_end = {"<|call|>", "<|end|>", "<|return|>"},
        .forced = {.begin = "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>",
                   .end = "<|call|>",
                   .separator = "<|start|>assistant",

@@ -36,8 +36,8 @@ void TurnEvents::AddBegin(int32_t call, std::string id, std::string name) {
       {.kind = TurnEvent::Kind::kCallBegin, .call = call, .id = std::move(id), .name = std::move(name)});
 }
 
-void TurnEvents::AddEnd(int32_t call) {
-  events_.push_back({.kind = TurnEvent::Kind::kCallEnd, .call = call});
+void TurnEvents::AddEnd(int32_t call, bool is_cut) {
+  events_.push_back({.kind = TurnEvent::Kind::kCallEnd, .call = call, .is_cut = is_cut});
 }
 
 std::vector<TurnEvent> TurnEvents::Take() {

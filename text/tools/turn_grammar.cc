@@ -16,8 +16,8 @@ void TurnOutput::Arguments(absl::string_view json) {
   events_.AddText(TurnEvent::Kind::kArguments, json, num_calls_ - 1);
 }
 
-void TurnOutput::End() {
-  events_.AddEnd(num_calls_ - 1);
+void TurnOutput::End(bool is_whole) {
+  events_.AddEnd(num_calls_ - 1, !is_whole);
   in_call_ = false;
   has_progress_ = true;
 }

@@ -23,7 +23,7 @@ class TurnOutput : public CallOutput {
 
   bool Begin(std::string name, std::string id) override;
   void Arguments(absl::string_view json) override;
-  void End() override;
+  void End(bool is_whole = true) override;
   void Reasoning(absl::string_view text) { events_.AddText(TurnEvent::Kind::kReasoning, text); }
   void Content(absl::string_view text) { events_.AddText(TurnEvent::Kind::kContent, text); }
 
@@ -49,8 +49,6 @@ class TurnGrammar {
   virtual void Finish(bool is_cut) = 0;
   // Whether the text that comes next is reasoning.
   virtual bool in_reasoning() const = 0;
-  // Whether the text so far ends within a call: within the arguments, or before them.
-  virtual bool in_call() const = 0;
 };
 
 }  // namespace somnus

@@ -17,7 +17,8 @@ TurnParser::TurnParser(const TurnFormat& format, const ToolSchemas* schemas, Tur
   output_ = std::make_unique<TurnOutput>(options.limits, std::move(options.make_id));
   const bool has_harmony_tools = format.tools != nullptr && format.tools->body == CallBody::kHarmony;
   if (has_harmony_tools || (format.reasoning != nullptr && format.reasoning->harmony)) {
-    grammar_ = std::make_unique<HarmonyTurn>(has_harmony_tools, options.starts_in_reasoning, output_.get());
+    grammar_ = std::make_unique<HarmonyTurn>(has_harmony_tools, options.starts_in_reasoning,
+                                             options.limits.max_depth, output_.get());
   } else {
     grammar_ =
         std::make_unique<PlainTurn>(format.tools, format.reasoning, options.starts_in_reasoning,

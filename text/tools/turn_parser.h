@@ -35,8 +35,8 @@ struct TurnFormat {
 
 // How the text has ended.
 enum class TurnEnd {
-  kStop,  // by the model, or by a stop string outside of calls
-  kCut,   // by its length, by an abort, or by a stop string within a call
+  kStop,  // by the model, or by a stop string that marks the end of calls
+  kCut,   // by its length, by an abort, or by any other stop string
 };
 
 struct TurnOptions {
@@ -59,8 +59,6 @@ class TurnParser {
   // Whether the next token is reasoning: for counting tokens and for a budget of thinking. A marker that is
   // only partly read does not count yet.
   bool in_reasoning() const { return grammar_->in_reasoning(); }
-  // Whether the text so far ends within a call: within the arguments, or before them.
-  bool in_call() const { return grammar_->in_call(); }
 
  private:
   const ToolSchemas no_tools_;
