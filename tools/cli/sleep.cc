@@ -129,7 +129,7 @@ absl::StatusOr<int> PutToSleep(const ControlOptions& options) {
 
 bool SleepsInPart(const v1::GetStatusResponse& status) {
   for (const v1::RankStatus& rank : status.ranks()) {
-    for (const auto& [tag, bytes] : rank.resident_bytes_by_tag()) {
+    for (const auto& [tag, bytes] : rank.bytes_by_tag()) {
       if (bytes == 0) return true;
     }
   }
