@@ -3,7 +3,9 @@
 
 #include <future>
 #include <random>
+#include <thread>
 
+#include "coordinator/engine/caller.h"
 #include "tests/residency/shared_devices_fixture.h"
 
 namespace somnus {
@@ -243,6 +245,31 @@ TEST_F(SharedDevicesTest, AWakeUpThatALossInterruptsKeepsItsMemory) {
   EXPECT_EQ(counter_->most(), 1);
 }
 
+// Neither the reason of its sleep before, nor the thread that carries the wake-up out.
+TEST_F(SharedDevicesTest, AModelThatWakesSaysWhy) {
+  Start(2, 1);
+  ExpectExact(Submit(0, "a"));
+  ExpectExact(Submit(1, "b"));
+  EXPECT_EQ(engine(0)->Stats().note.why, "residency: sleep_if_idle (idle, for model 1)");
+  const auto waking = [this](int model) {
+    while (engine(model)->state() != EngineState::kWaking) absl::SleepFor(absl::Milliseconds(1));
+    const std::string why = engine(model)->Stats().note.why;
+    models_[model].executor->HoldLifecycle(false);
+    return why;
+  };
+  models_[0].executor->HoldLifecycle(true);
+  const Ticket request = Submit(0, "c");
+  EXPECT_EQ(waking(0), "a request needs the model");
+  ExpectExact(request);
+  models_[1].executor->HoldLifecycle(true);
+  std::thread call([this] {
+    const CallerScope scope({.name = "127.0.0.1:1 (HTTP)", .has_left = [] { return false; }});
+    EXPECT_TRUE(engine(1)->WakeUp({}).ok());
+  });
+  EXPECT_EQ(waking(1), "an operator has called wake_up");
+  call.join();
+}
+
 // The error has the code of a pause's error. The model that serves is not put to sleep again and again.
 TEST_F(SharedDevicesTest, AWakeUpThatIsRefusedIsToldAndGivenUp) {
   max_tries_ = 3;
@@ -340,7 +367,7 @@ TEST_F(SharedDevicesTest, AWakeUpThatFailsLeavesWhatAnOperatorHolds) {
 
 TEST_F(SharedDevicesTest, ASleepThatFailsIsTriedAgain) {
   Start(2, 1);
-  models_[1].executor->FailNextLifecycleCall(absl::ResourceExhaustedError("no disk"));
+  models_[1].executor->FailNextLifecycleCall(absl::InternalError("no disk"));
   ExpectExact(Submit(0, "a"));
 }
 
