@@ -95,10 +95,15 @@ absl::Status SharedDevices::Start() {
     for (const std::unique_ptr<ModelRecord>& model : models_.all()) {
       if (model->kv.is_elastic()) views[model->index].device_bytes = model->kv.LeastDeviceBytes();
     }
-    if (const std::optional<int> large = FindModelThatNeverFits(models_.options().residency, views)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--device-memory-budget: ", models_.at(*large).options.name, " takes ",
-                       views[*large].device_bytes, " bytes while it is awake, and there are not so many"));
+    const ResidencyOptions& options = models_.options().residency;
+    if (const std::optional<int> large = FindModelThatNeverFits(options, views)) {
+      int64_t pinned = 0;
+      for (const ModelView& view : views)
+        pinned += view.pinned && &view != &views[*large] ? view.device_bytes : 0;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--device-memory-budget: ", models_.at(*large).options.name, " takes ", views[*large].device_bytes,
+          " bytes while it is awake, more than the budget of ", options.device_memory_budget,
+          pinned > 0 ? absl::StrCat(" without the ", pinned, " of pinned models") : ""));
     }
   }
   thread_ = std::thread([this] { Run(); });
@@ -155,7 +160,9 @@ absl::Status SharedDevices::Submit(ModelRecord* model, std::vector<EngineRequest
   absl::Status status = model->engine->SubmitAll(std::move(requests));
   if (!status.ok()) {
     NoteEnded(model, count);
-    return status;
+    // Here the line of the state names the model in its commands.
+    return AdmitsRequests(model->engine->state()) ? status
+                                                  : absl::UnavailableError(ReportState(Stats(*model)).Line());
   }
   models_.Wake();
   return status;

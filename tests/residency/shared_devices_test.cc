@@ -65,8 +65,8 @@ TEST_F(SharedDevicesTest, AModelThatIsLargerThanTheBudgetIsRefused) {
   Add("large");
   const absl::Status status = devices_->Start();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_NE(status.message().find("--device-memory-budget: large takes 100 bytes"), std::string::npos)
-      << status;
+  EXPECT_EQ(status.message(),
+            "--device-memory-budget: large takes 100 bytes while it is awake, more than the budget of 99");
 }
 
 TEST_F(SharedDevicesTest, ABusyModelFinishesBeforeAnotherOneWakes) {
@@ -311,7 +311,9 @@ TEST_F(SharedDevicesTest, AModelThatHasFailedMakesRoomAndIsBroughtUpAgain) {
   while (engine(1)->state() != EngineState::kFailed) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(engine(1)->Stats().resident_bytes, TagBytes());
   ExpectExact(Submit(0, "b"));
-  EXPECT_FALSE(engine(1)->Submit(MakeTicket("c", 5, 5).request).ok());
+  const absl::Status refused = engine(1)->Submit(MakeTicket("c", 5, 5).request);
+  EXPECT_NE(refused.message().find("Way out: somnus revive --model=model 1 starts"), std::string::npos)
+      << refused;
   models_[1].executor->SetRecovery(FakeExecutor::Recovery::kSucceeds);
   ahead_s_ = 60;
   ExpectExact(Submit(0, "d"));  // devices_ hears of the request and looks at its clock
