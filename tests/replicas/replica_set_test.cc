@@ -181,6 +181,9 @@ TEST_P(ReplicaSetTest, TheReasonOfAStateNamesTheOperatorWhoCalled) {
   ASSERT_TRUE(set_->WakeUp({}).ok());
   ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
   EXPECT_EQ(set_->Stats().note.why, "the server itself has called sleep");
+  const CallerScope scope({.name = "127.0.0.1:1 (HTTP)", .has_left = [] { return false; }});
+  ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
+  EXPECT_EQ(set_->Stats().note.why, "an operator has called sleep") << "and nothing was left to do";
 }
 
 TEST_P(ReplicaSetTest, SleepAndWakeUpReachAllReplicas) {
