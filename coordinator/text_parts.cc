@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "checkpoint/tokenizer/end_markers.h"
 #include "coordinator/structured/forced_tokens.h"
 #include "coordinator/structured/grammar_cache.h"
 #include "coordinator/structured/lazy_compiler.h"
@@ -52,7 +51,7 @@ ModelTemplates CompileTemplates(const TokenizerData& data, const std::string& lo
 // The ends of a model whose files name none.
 std::vector<int32_t> UnnamedEnds(const ModelConfig& config, const TokenizerData& data,
                                  const std::string& log_name) {
-  std::vector<int32_t> ids = EndMarkersOf(data);
+  std::vector<int32_t> ids = data.end_markers;
   std::erase_if(ids, [&config](int32_t id) { return id >= config.vocab_size; });
   if (ids.empty()) {
     LogWarning("{}the model's files name no end token: answers end at max_tokens or at a stop string",
