@@ -37,7 +37,15 @@ absl::Status CheckAddresses(int64_t needed) {
                    " beside its models: raise the limit (ulimit -v, LimitAS)"));
 }
 
-absl::Status CheckThreads(int needed) {
+// Only threads of this process take its addresses.
+bool BoundsAddresses() {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+absl::Status CheckThreads(int own, int of_workers) {
+  const bool counts_workers = of_workers > 0 && !BoundsAddresses();
+  const int needed = own + (counts_workers ? of_workers : 0);
   std::vector<std::thread> threads;
   StopSignal enough;
   for (int i = 0; i < needed; ++i) {
@@ -49,7 +57,8 @@ absl::Status CheckThreads(int needed) {
   for (std::thread& thread : threads) thread.join();
   if (static_cast<int>(threads.size()) == needed) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "this process can start ", threads.size(), " threads, and needs at least ", needed,
+      counts_workers ? "this process and its workers" : "this process", " can start ", threads.size(),
+      " threads, and ", counts_workers ? "need" : "needs", " at least ", needed,
       ": raise the limit that holds it back (ulimit -u, TasksMax or pids.max of its cgroup, ulimit -v)"));
 }
 
@@ -59,7 +68,7 @@ absl::Status CheckStartLimits(const StartNeeds& needs) {
   signal(SIGXFSZ, SIG_IGN);
   RETURN_IF_ERROR(CheckDescriptors(needs.descriptors));
   RETURN_IF_ERROR(CheckAddresses(needs.address_bytes));
-  return CheckThreads(needs.threads);
+  return CheckThreads(needs.threads, needs.worker_threads);
 }
 
 }  // namespace somnus

@@ -60,12 +60,22 @@ bool IsLfsPointer(const MappedFile& file) {
          absl::StartsWith(file.text(), "version https://git-lfs.github.com/spec/");
 }
 
+bool IsLink(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
   std::string name = BaseName(path);
   // O_NONBLOCK: a FIFO without a writer must not hang us; the flag has no effect on regular files.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  // Not NotFound: whoever can do without the file would go on without it, and a hub's cache is full of links.
+  if (fd < 0 && errno == ENOENT && IsLink(path)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, ": a link to a file that is not there (is the download complete?)"));
+  }
   absl::StatusOr<std::unique_ptr<MappedFile>> file = Map(std::move(name), fd);
   if (!file.ok() || !IsLfsPointer(**file)) return file;
   return absl::InvalidArgumentError(

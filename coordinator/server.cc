@@ -157,11 +157,17 @@ class ServerImpl : public Server {
     };
     for (const size_t i : order) {
       loads_ = i;
-      RETURN_IF_ERROR(models_[i]->Load(make_room));
+      RETURN_IF_ERROR(OfModel(i, models_[i]->Load(make_room)));
       if (i == order.back()) break;
       ASSIGN_OR_RETURN((*served)[i], models_[i]->Serve(devices_.get()));
     }
     return absl::OkStatus();
+  }
+
+  // Of several models the error names the one that could not be loaded.
+  absl::Status OfModel(size_t model, const absl::Status& error) const {
+    if (error.ok() || models_.size() == 1) return error;
+    return absl::Status(error.code(), absl::StrCat(models_[model]->name(), ": ", error.message()));
   }
 
   // The report of the model that is being loaded now. On any thread.

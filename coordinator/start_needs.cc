@@ -13,8 +13,13 @@ constexpr int64_t kOwnDescriptors = 28;
 constexpr int64_t kDescriptorsOfGroup = 4;   // where its workers register
 constexpr int64_t kDescriptorsOfWorker = 4;  // two pipes, the process and the connections
 constexpr int64_t kConnections = 4;          // of clients, at once
-// The threads of the listeners and of gRPC, before any request.
+// The threads of the listeners, of gRPC and of one model, before any request; those of a further model, and
+// of a further replica; those of a worker.
 constexpr int kThreads = 36;
+constexpr int kThreadsOfModel = 11;
+constexpr int kThreadsOfReplica = 8;
+constexpr int kThreadsOfWorker = 19;
+constexpr int64_t kMostWorkerThreads = 2048;  // that are tried
 // Mostly the threads' stacks and the allocator's arenas.
 constexpr int64_t kAddressBytes = int64_t{3} << 29;
 
@@ -27,7 +32,15 @@ StartNeeds NeedsOf(const Flags& flags) {
   const int64_t num_groups = num_models * flags.data_parallel_size;
   const int64_t for_clients = kOwnDescriptors + num_groups * kDescriptorsOfGroup +
                               num_groups * num_workers * kDescriptorsOfWorker + kConnections;
-  return {.descriptors = LeastDescriptors(for_clients), .threads = kThreads, .address_bytes = kAddressBytes};
+  const int64_t threads = kThreads + (num_models - 1) * kThreadsOfModel +
+                          num_models * (flags.data_parallel_size - 1) * kThreadsOfReplica;
+  const bool starts_workers = flags.local_workers && !flags.discover_workers;
+  const int64_t worker_threads =
+      starts_workers ? std::min(num_groups * num_workers * kThreadsOfWorker, kMostWorkerThreads) : 0;
+  return {.descriptors = LeastDescriptors(for_clients),
+          .threads = static_cast<int>(threads),
+          .worker_threads = static_cast<int>(worker_threads),
+          .address_bytes = kAddressBytes};
 }
 
 }  // namespace somnus

@@ -5,6 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "coordinator/structured/forced_tokens.h"
@@ -47,6 +48,22 @@ ModelTemplates CompileTemplates(const TokenizerData& data, const std::string& lo
   return templates;
 }
 
+// The ends of a model whose files name none.
+std::vector<int32_t> UnnamedEnds(const ModelConfig& config, const TokenizerData& data,
+                                 const std::string& log_name) {
+  std::vector<int32_t> ids = data.end_markers;
+  std::erase_if(ids, [&config](int32_t id) { return id >= config.vocab_size; });
+  if (ids.empty()) {
+    LogWarning("{}the model's files name no end token: answers end at max_tokens or at a stop string",
+               log_name);
+  } else {
+    LogWarning(
+        "{}the model's files name no end token: answers end at the markers of its vocabulary, tokens {}",
+        log_name, absl::StrJoin(ids, ", "));
+  }
+  return ids;
+}
+
 std::vector<int32_t> EndTokens(const ModelConfig& config, const TokenizerData& data,
                                const std::string& log_name) {
   std::vector<int32_t> ids, outside;
@@ -60,6 +77,7 @@ std::vector<int32_t> EndTokens(const ModelConfig& config, const TokenizerData& d
     LogWarning("{}eos_token_id: {} is outside the vocabulary of {} tokens, and ends nothing", log_name, id,
                config.vocab_size);
   }
+  if (ids.empty()) ids = UnnamedEnds(config, data, log_name);
   return ids;
 }
 

@@ -73,6 +73,17 @@ void AddEndToken(int32_t id, TokenizerData* data) {
   if (id >= 0 && !absl::c_linear_search(data->end_token_ids, id)) data->end_token_ids.push_back(id);
 }
 
+std::vector<int32_t> EndMarkersOf(const TokenizerData& data) {
+  std::vector<int32_t> ids;
+  for (const AddedToken& token : data.added_tokens) {
+    const bool certain =
+        IsIn(token.content, kCertain) && !(token.content == "<|end|>" && EndsOnlyMessages(data));
+    const bool written = absl::StrContains(data.chat_template, token.content);
+    if (certain || (IsIn(token.content, kAmbiguous) && (token.special || written))) ids.push_back(token.id);
+  }
+  return ids;
+}
+
 void FindEndMarkers(TokenizerData* data) {
   absl::flat_hash_map<int32_t, size_t> added;
   for (size_t i = 0; i < data->added_tokens.size(); ++i) added.emplace(data->added_tokens[i].id, i);

@@ -2,6 +2,9 @@
 // Finds the tokens that end a turn by their text: GGUF files often name only some of these tokens, or a wrong
 // token, and type some as ordinary text.
 
+#include <cstdint>
+#include <vector>
+
 #include "checkpoint/tokenizer_data.h"
 
 namespace somnus {
@@ -11,6 +14,9 @@ namespace somnus {
 // no control tokens yet become control tokens, and so do ordinary tokens of the form <|...|> that the chat
 // template writes; data->warnings names the changed tokens. Reads data->chat_template and data->added_tokens.
 void FindEndMarkers(TokenizerData* data);
+
+// The added tokens that are a known end of a turn or of a text, for files that name no end token at all.
+std::vector<int32_t> EndMarkersOf(const TokenizerData& data);
 
 // Adds `id` unless the id is negative or already in the list.
 void AddEndToken(int32_t id, TokenizerData* data);

@@ -256,6 +256,7 @@ absl::StatusOr<TokenizerData> ReadHfTokenizer(const std::string& directory) {
   }
   AddSpecials(&data);
   AddEndToken(IdOfToken(data, data.eos_token), &data);
+  data.end_markers = EndMarkersOf(data);
   if (by_class.has_value()) by_class->SetPostProcessor(&data);
   return data;
 }

@@ -144,9 +144,10 @@ EngineStats AutoSleepEngine::Stats() const {
   stats.wake_up_error = std::string(retries_.error().message());
   const bool sleeps = stats.state == EngineState::kFallingAsleep || stats.state == EngineState::kAsleep ||
                       stats.state == EngineState::kWaking;
-  stats.request_wakes =
-      sleeps && ArrivalsWake() && !stats.paused && !stats.needs_weights && !stats.residency.weights_stale();
-  if (sleeps && slept_by_itself_)
+  const bool lacks_weights = stats.needs_weights || stats.residency.weights_stale();
+  stats.request_wakes = sleeps && ArrivalsWake() && !stats.paused && !lacks_weights;
+  // The engine itself knows why it wakes, and why its weights are stale.
+  if (sleeps && stats.state != EngineState::kWaking && !lacks_weights && slept_by_itself_)
     stats.note.why =
         absl::StrCat("no request for ", absl::FormatDuration(options_.idle_sleep), " (--idle-sleep-s)");
   return stats;

@@ -97,6 +97,9 @@ bool EngineBoard::may_revive() const {
 }
 
 bool EngineBoard::ChangeState(EngineState to, std::string why) {
+  const bool is_asked_for = command_.name == "sleep" || command_.name == "pause";
+  if (state_ == to && why.empty() && is_asked_for && !command_.client.empty())
+    history_.NoteReason(ReasonOf(command_));
   if (state_ == to || !IsAllowedChange(state_, to)) return false;
   state_ = to;
   if (why.empty() && !command_.name.empty() && to != EngineState::kAwake) why = ReasonOf(command_);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/memory_tags.h"
 #include "coordinator/residency/wake_retries.h"
 
 namespace somnus {
@@ -62,6 +63,17 @@ StateReport OfMissingWeights(const EngineStats& stats) {
   return report;
 }
 
+// Weights that have a backup may be read from the checkpoint instead; those that have none may have to come
+// from other files.
+std::string AfterFailedWakeUp(const EngineStats& stats) {
+  const std::string again = absl::StrCat(Somnus(stats, "wake-up"), " once the reason is gone; ");
+  if (stats.residency.state(kWeightsTag) == TagState::kDiscarded) {
+    return absl::StrCat(again, Somnus(stats, "wake-up --no-load-weights"), " and then ",
+                        Somnus(stats, "reload-weights"), " take other files");
+  }
+  return absl::StrCat(again, "after ", Somnus(stats, "sleep --level 2"), " it reads the checkpoint");
+}
+
 StateReport OfAsleep(const EngineStats& stats) {
   if (stats.gave_up_stale_weights || stats.needs_weights || stats.residency.weights_stale())
     return OfMissingWeights(stats);
@@ -69,8 +81,7 @@ StateReport OfAsleep(const EngineStats& stats) {
   if (!stats.wake_up_error.empty()) {
     report.what = "The engine is asleep, and could not be woken.";
     report.why = std::string(absl::StripPrefix(stats.wake_up_error, kCouldNotBeWoken));
-    report.way_out = absl::StrCat(Somnus(stats, "wake-up"), " once the reason is gone; after ",
-                                  Somnus(stats, "sleep --level 2"), " it reads the checkpoint");
+    report.way_out = AfterFailedWakeUp(stats);
   } else if (!stats.awaits_room_of.empty()) {
     report.what = absl::StrCat("The engine is asleep", Depth(stats), "; requests wait until there is room.");
     report.why = absl::StrCat("the memory is held by ", stats.awaits_room_of);

@@ -32,6 +32,8 @@ class StateHistory {
     note_.since = now;
     if (!why.empty()) note_.why = std::move(why);
   }
+  // An operator asks for the state that the engine is in: from now on that is the reason of the state.
+  void NoteReason(std::string why) { note_.why = std::move(why); }
   const StateNote& note() const { return note_; }
 
  private:

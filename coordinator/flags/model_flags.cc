@@ -1,9 +1,11 @@
 // The parts of flags.h that are about several models on the same devices.
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/flag_values.h"
 #include "base/run_dir.h"
@@ -14,8 +16,8 @@
 namespace somnus {
 namespace {
 
-// Whether `value` is NAME=PATH: a name has no slash, and a path that has an equals sign mostly has a slash
-// before the sign.
+// Whether `value` is NAME[,NAME...]=PATH: a name has no slash, and a path that has an equals sign mostly has
+// a slash before the sign.
 bool HasName(const std::string& value) {
   const size_t equals = value.find('=');
   return equals != std::string::npos && equals > 0 && value.find('/') > equals;
@@ -31,7 +33,14 @@ absl::Status SetModel(const std::string& value, Flags* flags) {
   if (equals + 1 == value.size()) return absl::InvalidArgumentError("has no path after the name");
   if (flags->models.size() >= kMaxModels)
     return absl::InvalidArgumentError(absl::StrCat("is one model too many: there may be ", kMaxModels));
-  flags->models.push_back({.name = value.substr(0, equals), .path = value.substr(equals + 1)});
+  std::vector<std::string> names = absl::StrSplit(value.substr(0, equals), ',');
+  if (names.size() > kMaxServedNames)
+    return absl::InvalidArgumentError(absl::StrCat("has more than ", kMaxServedNames, " names"));
+  if (std::find(names.begin(), names.end(), "") != names.end())
+    return absl::InvalidArgumentError("has an empty name");
+  const std::string first = names.front();
+  names.erase(names.begin());
+  flags->models.push_back({.name = first, .path = value.substr(equals + 1), .aliases = std::move(names)});
   return absl::OkStatus();
 }
 
@@ -132,6 +141,26 @@ void TakePathFromNames(Flags* flags) {
   flags->model_aliases.pop_back();
 }
 
+// The only model, of --model=NAME=PATH or of --config, becomes the model. --served-model-name says what
+// responses call it; its own names stay names.
+void TakeOnlyModel(Flags* flags) {
+  const ModelPath only = flags->models[0];
+  flags->models.clear();
+  flags->model = only.path;
+  std::vector<std::string> names = only.aliases;
+  names.insert(names.begin(), only.name);
+  if (flags->served_model_name.empty()) {
+    flags->served_model_name = only.name;
+    names.erase(names.begin());
+  }
+  std::vector<std::string>& aliases = flags->model_aliases;
+  for (const std::string& name : names) {
+    if (name != flags->served_model_name && std::find(aliases.begin(), aliases.end(), name) == aliases.end())
+      aliases.push_back(name);
+  }
+  SetOwn(only.flags, flags);
+}
+
 absl::Status FindModels(const Environment& environment, Flags* flags) {
   for (ModelPath& model : flags->models) RETURN_IF_ERROR(FindModel(environment, &model.path, &model.name));
   RETURN_IF_ERROR(FindModel(environment, &flags->model, &flags->served_model_name));
@@ -144,8 +173,9 @@ Flag ModelFlag(Flags* flags) {
   return Flag::Custom(
       "model", "[NAME=]PATH", "", [flags](const std::string& value) { return SetModel(value, flags); },
       "Hugging Face directory, GGUF file, or a name of the models folder (somnus models add); may be given "
-      "without --model. --model=NAME=PATH may be repeated: "
-      "clients call each model by its name, and those that do not fit into memory together take turns");
+      "without --model. --model=NAME[,NAME...]=PATH may be repeated: "
+      "clients call each model by any of its names, responses by the first, and those that do not fit into "
+      "memory together take turns");
 }
 
 FlagGroup SeveralModelsFlags(Flags* flags) {
@@ -208,15 +238,7 @@ absl::Status FinishModels(const Environment& environment, Flags* flags) {
   if (flags->models.empty() && flags->model.empty())
     return absl::InvalidArgumentError("--model: no model was given; see --help");
   RETURN_IF_ERROR(FindModels(environment, flags));
-  if (flags->models.size() == 1 && flags->model.empty()) {
-    flags->model = flags->models[0].path;
-    if (flags->served_model_name.empty()) {
-      flags->served_model_name = flags->models[0].name;
-      flags->model_aliases = flags->models[0].aliases;
-    }
-    SetOwn(flags->models[0].flags, flags);
-    flags->models.clear();
-  }
+  if (flags->models.size() == 1 && flags->model.empty()) TakeOnlyModel(flags);
   if (flags->models.empty()) return CheckOne(*flags);
   if (!flags->model.empty()) {
     flags->models.insert(

@@ -98,7 +98,8 @@ void Fill(const ServedModel& model, v1::ModelStatus* status) {
   status->set_total_blocks(stats.total_blocks);
   status->set_free_blocks(stats.free_blocks);
   const auto cache = stats.resident_bytes.find(kKvCacheTag);
-  const bool has_cache = cache == stats.resident_bytes.end() || cache->second > 0;
+  const bool has_cache =
+      stats.state != EngineState::kFailed && (cache == stats.resident_bytes.end() || cache->second > 0);
   status->set_mapped_blocks(has_cache ? stats.mapped_blocks : 0);
   status->set_max_blocks(stats.max_blocks);
   status->set_prompt_tokens(stats.prompt_tokens);

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "base/threads.h"
 #include "coordinator/engine/caller.h"
 #include "coordinator/executor/memory_check.h"
 #include "coordinator/residency/declined.h"
@@ -14,8 +13,7 @@ ReplicaCalls::ReplicaCalls(const SetParts& parts)
 
 ReplicaCalls::Results ReplicaCalls::RunOn(const std::vector<bool>& chosen, const Call& call) const {
   Results results(parts_.loops.size(), TransitionReport());
-  const CallerScope begun(BegunCaller());  // RunTogether may run calls on this thread
-  RunTogether(results.size(), [&](size_t i) {
+  RunForCaller(results.size(), [&](size_t i) {
     if (chosen[i] && !parts_.loops.HasFailed(i)) results[i] = call(&parts_.loops.loop(i), i);
   });
   return results;

@@ -4,7 +4,6 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "base/threads.h"
 #include "coordinator/engine/caller.h"
 #include "coordinator/executor/memory_check.h"
 #include "coordinator/replicas/set_call.h"
@@ -93,7 +92,7 @@ absl::Status ReplicaRevival::Revive(bool asleep) {
   if (state != EngineState::kFailed && state != EngineState::kAwake)
     return absl::FailedPreconditionError("replicas are revived while the others are awake");
   std::vector<absl::Status> errors(failed.size());
-  RunTogether(failed.size(), [&](size_t k) {
+  RunForCaller(failed.size(), [&](size_t k) {
     const size_t i = failed[k];
     errors[k] = state == EngineState::kAwake ? ReviveAndWait(i) : parts_.loops.loop(i).Revive(asleep);
   });

@@ -25,6 +25,7 @@ struct WakeUpCall {
   std::vector<std::string> tags;  // empty: all
   std::optional<bool> load_weights;
   bool stages = false;  // memory that the call leaves half awake belongs to the operator from then on
+  std::string client;   // the operator, as Caller::name
 };
 
 // An operator's wake-up that waits for room or is being carried out.

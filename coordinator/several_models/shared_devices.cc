@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/heartbeat.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/engine/engine_report.h"
 #include "coordinator/several_models/sharing_engine.h"
 
@@ -53,8 +54,10 @@ std::shared_ptr<Engine> SharedDevices::Add(SharingModel options, EngineObserver*
   calls.stats = [this, model] { return Stats(*model); };
   calls.sleep = [this, model](const SleepRequest& request) { return operators_.Sleep(model, request); };
   calls.wake_up = [this, model](const WakeUpRequest& request) {
-    return operators_.WakeUp(model,
-                             {.tags = request.tags, .load_weights = request.load_weights, .stages = true});
+    return operators_.WakeUp(model, {.tags = request.tags,
+                                     .load_weights = request.load_weights,
+                                     .stages = true,
+                                     .client = BegunCaller().name});
   };
   calls.reload = [this, model](const WeightsRequest& request) { return weights_.Reload(model, request); };
   calls.update = [this, model](const WeightsRequest& request) {
@@ -72,8 +75,11 @@ absl::Status SharedDevices::MakeRoom() {
     const bool half_asleep = stats.state == EngineState::kAsleep && SumOfTags(stats.resident_bytes) > 0;
     if (half_asleep || IsResident(stats.state)) {
       const int level = model->BackupBytes(stats) <= left ? 1 : 2;
-      absl::StatusOr<TransitionReport> report = model->engine->Sleep({.level = level});
-      if (!report.ok()) return report.status();
+      absl::StatusOr<TransitionReport> report = SleepAsDeepAsNeeded(*model, {.level = level});
+      if (!report.ok())
+        return absl::Status(
+            report.status().code(),
+            absl::StrCat(model->options.name, " could not go to sleep: ", report.status().message()));
       absl::MutexLock lock(&models_.mu);
       transitions_.NoteSleep(model.get(), report, model->transition.sleep_time);
     }
@@ -89,10 +95,15 @@ absl::Status SharedDevices::Start() {
     for (const std::unique_ptr<ModelRecord>& model : models_.all()) {
       if (model->kv.is_elastic()) views[model->index].device_bytes = model->kv.LeastDeviceBytes();
     }
-    if (const std::optional<int> large = FindModelThatNeverFits(models_.options().residency, views)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--device-memory-budget: ", models_.at(*large).options.name, " takes ",
-                       views[*large].device_bytes, " bytes while it is awake, and there are not so many"));
+    const ResidencyOptions& options = models_.options().residency;
+    if (const std::optional<int> large = FindModelThatNeverFits(options, views)) {
+      int64_t pinned = 0;
+      for (const ModelView& view : views)
+        pinned += view.pinned && &view != &views[*large] ? view.device_bytes : 0;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--device-memory-budget: ", models_.at(*large).options.name, " takes ", views[*large].device_bytes,
+          " bytes while it is awake, more than the budget of ", options.device_memory_budget,
+          pinned > 0 ? absl::StrCat(" without the ", pinned, " of pinned models") : ""));
     }
   }
   thread_ = std::thread([this] { Run(); });
@@ -149,7 +160,9 @@ absl::Status SharedDevices::Submit(ModelRecord* model, std::vector<EngineRequest
   absl::Status status = model->engine->SubmitAll(std::move(requests));
   if (!status.ok()) {
     NoteEnded(model, count);
-    return status;
+    // Here the line of the state names the model in its commands.
+    return AdmitsRequests(model->engine->state()) ? status
+                                                  : absl::UnavailableError(ReportState(Stats(*model)).Line());
   }
   models_.Wake();
   return status;
@@ -187,7 +200,10 @@ EngineStats SharedDevices::Stats(const ModelRecord& model) const {
   const bool drains = transition.decision.has_value() && stats.state == EngineState::kPausing;
   const bool may_wake = (sleeps || drains) && !model.operators.held_asleep();
   stats.request_wakes = may_wake && !stats.paused && !model.LacksWeights(stats);
-  if (may_wake && !transition.sleeps_for.empty()) stats.note.why = transition.sleeps_for;
+  // The engine itself knows why it wakes, and why it lacks weights.
+  const bool rests =
+      stats.state != EngineState::kWaking && !stats.needs_weights && !stats.residency.weights_stale();
+  if (may_wake && rests && !transition.sleeps_for.empty()) stats.note.why = transition.sleeps_for;
   if (stats.state == EngineState::kAsleep && model.WaitsForRoom())
     stats.awaits_room_of = models_.AwakeNames();
   return stats;

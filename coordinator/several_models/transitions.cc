@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/request_bounds.h"
+#include "coordinator/engine/caller.h"
 #include "coordinator/residency/declined.h"
 
 namespace somnus {
@@ -56,7 +58,18 @@ absl::StatusOr<TransitionReport> Transitions::CallWakeUp(ModelRecord* model) {
     wake = model->transition.carried;
   }
   if (!wake.has_value()) return model->engine->WakeForArrivals();
+  const CallerScope scope({.name = wake->call.client, .has_left = [] { return false; }});
   return model->engine->WakeUp(wake->call.tags, wake->call.load_weights);
+}
+
+absl::StatusOr<TransitionReport> SleepAsDeepAsNeeded(const ModelRecord& model, SleepRequest request) {
+  absl::StatusOr<TransitionReport> report = model.engine->Sleep(request);
+  if (request.level >= kMaxSleepLevel || !absl::IsResourceExhausted(report.status())) return report;
+  LogWarning("{}: sleeps at level {}, since its backup finds no room: {}", model.options.name, kMaxSleepLevel,
+             std::string(report.status().message()));
+  request.level = kMaxSleepLevel;
+  request.spares_only_copy = true;
+  return model.engine->Sleep(request);
 }
 
 absl::StatusOr<TransitionReport> Transitions::Call(ModelRecord* model, const ResidencyDecision& decision) {
@@ -69,14 +82,14 @@ absl::StatusOr<TransitionReport> Transitions::Call(ModelRecord* model, const Res
       return CallWakeUp(model);
     case ResidencyAction::kSleepIfIdle:
       request.only_if_idle = true;
-      return model->engine->Sleep(request);
+      return SleepAsDeepAsNeeded(*model, request);
     case ResidencyAction::kDrain:
       request.mode = SleepMode::kWait;
-      return model->engine->Sleep(request);
+      return SleepAsDeepAsNeeded(*model, request);
     case ResidencyAction::kPreempt:
     case ResidencyAction::kDropBackup:
     case ResidencyAction::kRelease:
-      return model->engine->Sleep(request);
+      return SleepAsDeepAsNeeded(*model, request);
     case ResidencyAction::kPrefetch:
     case ResidencyAction::kStay:
       break;  // no transitions

@@ -185,7 +185,10 @@ TEST_F(ApiServerTest, WhatALifecycleCallLacksIsNoRateLimit) {
   EXPECT_EQ(no_memory.status, 503);
   EXPECT_EQ(Json::parse(no_memory.body)["error"]["message"], "5 MiB missing");
   EXPECT_NE(no_memory.head.find("Retry-After"), std::string::npos) << no_memory.head;
-  EXPECT_EQ(reload(absl::FailedPreconditionError("the weights sleep; wake them up first")).status, 409);
+  EXPECT_EQ(reload(absl::FailedPreconditionError(
+                       "the weights sleep; wake them up first (somnus wake-up --no-load-weights)"))
+                .status,
+            409);
   EXPECT_EQ(reload(absl::UnavailableError("rank 1 was lost")).status, 503);
   engine_->set_state(EngineState::kDraining);
   EXPECT_EQ(reload(absl::FailedPreconditionError("the server is shutting down")).status, 503);

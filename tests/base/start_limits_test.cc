@@ -68,7 +68,9 @@ TEST(StartLimitsTest, Threads) {
   const std::string said = Under(RLIMIT_AS, rlim_t{1} << 30, {.threads = 500});
   EXPECT_TRUE(absl::StartsWith(said, "FAILED_PRECONDITION: this process can start ")) << said;
   EXPECT_TRUE(absl::StrContains(said, " threads, and needs at least 500: raise the limit")) << said;
-  EXPECT_EQ(Under(RLIMIT_NOFILE, 64, {.threads = 50}), "OK");
+  EXPECT_EQ(Under(RLIMIT_NOFILE, 64, {.threads = 50, .worker_threads = 50}), "OK");
+  EXPECT_EQ(Under(RLIMIT_AS, rlim_t{1} << 30, {.threads = 10, .worker_threads = 500}), "OK")
+      << "workers have addresses of their own";
 }
 
 TEST(StartLimitsTest, TheLeastLimitLeavesClientsWhatTheyNeed) {

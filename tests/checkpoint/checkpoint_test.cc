@@ -326,6 +326,19 @@ TEST_F(DamagedCheckpoint, AGitLfsPointerIsCalledThat) {
               HasSubstr("m.gguf: a Git LFS pointer in place of the file"));
 }
 
+// A hub's cache is full of links. Without its end tokens or its chat template a model must not be served.
+TEST_F(DamagedCheckpoint, ALinkToNothingIsNoMissingFile) {
+  for (const char* file : {"model.safetensors", "config.json", "generation_config.json"}) {
+    Copy("llama-uneven");
+    const std::string path = absl::StrCat(directory_, "/", file);
+    std::filesystem::remove(path);
+    std::filesystem::create_symlink("../blobs/0123", path);
+    EXPECT_EQ(Error(), absl::StrCat("FAILED_PRECONDITION: ", file,
+                                    ": a link to a file that is not there (is the download complete?)"));
+    std::filesystem::remove(path);
+  }
+}
+
 TEST_F(DamagedCheckpoint, SpecialFilesDoNotHang) {
   Copy("llama-uneven");
   std::filesystem::remove(directory_ + "/model.safetensors");

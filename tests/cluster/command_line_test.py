@@ -80,6 +80,15 @@ class CommandLine(unittest.TestCase):
         self.assertRegex(self.cluster.cli("wake-up", "--tags", "kv_cache").stdout,
                          r"^mapped .* \(kv_cache .*\) in .* s\nthe engine is still asleep; somnus wake-up maps the rest\n$")
 
+    def test_each_command_names_the_next_one_until_other_weights_have_come(self):
+        self.addCleanup(self.cluster.cli, "wake-up")
+        self.cluster.cli("sleep", "--level", "2")
+        self.assertIn("(somnus wake-up --no-load-weights)", self.cluster.cli("reload-weights", check=False).stderr)
+        self.assertRegex(self.cluster.cli("wake-up", "--no-load-weights").stdout,
+                         r"^mapped .* s\nthe weights are stale; somnus reload-weights brings others\n$")
+        self.cluster.cli("reload-weights")
+        self.assertEqual(self.cluster.cli("wake-up").stdout, "already awake\n")
+
     def test_sixty_columns_are_enough(self):
         for arguments in ("status",), ("models",), ("top", "--count=2", "--interval=200ms"):
             with self.subTest(arguments=arguments):

@@ -43,6 +43,12 @@ class RefusedStart(unittest.TestCase):
             with open(starts, encoding="ascii") as file:
                 self.assertEqual(file.read(), "start\n")
 
+    def test_of_several_models_the_error_names_the_one(self):
+        with Cluster(tiny(MODEL), f"--model=other={tiny('qwen3')}", "--workers=local:1", "--worker-binary=/bin/false",
+                     workers=0, wait=False) as cluster:
+            self.assertEqual(cluster.process.wait(END_S), 1)
+            self.assertRegex(cluster.log(), r"coordinator: test-model: rank 0 \(pid \d+\) exited with code 1")
+
     @unittest.skipIf(os.path.exists("/dev/nvidia0"), "there is a GPU")
     def test_a_device_that_is_not_there_is_named_in_one_line(self):
         with Cluster(tiny(MODEL), "--device=cuda", workers=1, wait=False) as cluster:

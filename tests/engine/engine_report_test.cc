@@ -66,6 +66,13 @@ std::vector<Case> CasesOfSleep() {
            [](EngineStats* stats) { stats->wake_up_error = absl::StrCat(kCouldNotBeWoken, "rank 0: gone"); }),
        "The engine is asleep, and could not be woken.",
        "somnus wake-up once the reason is gone; after somnus sleep --level 2 it reads the checkpoint"},
+      {"a wake-up from level 2 was refused",
+       With(
+           Asleep(2, all),
+           [](EngineStats* stats) { stats->wake_up_error = absl::StrCat(kCouldNotBeWoken, "rank 0: gone"); }),
+       "The engine is asleep, and could not be woken.",
+       "somnus wake-up once the reason is gone; somnus wake-up --no-load-weights and then somnus "
+       "reload-weights take other files"},
       {"an update was given up",
        With(In(EngineState::kAsleep), [](EngineStats* stats) { stats->residency.SetWeightsStale(true); }),
        "The weights are stale; requests wait until others have been brought.",

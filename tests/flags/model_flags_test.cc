@@ -53,9 +53,33 @@ TEST(ModelFlagsTest, AliasesOfOneOfSeveralModelsAreThatModelsAlone) {
   EXPECT_TRUE(each[1].model_aliases.empty());
 }
 
+TEST(ModelFlagsTest, AModelMayHaveSeveralNames) {
+  absl::StatusOr<Flags> flags = ParseFlags({"--model=a,b=x", "--model=c=y"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  const std::vector<Flags> each = OfEachModel(*flags);
+  ASSERT_EQ(each.size(), 2u);
+  EXPECT_EQ(each[0].served_model_name, "a");
+  EXPECT_EQ(each[0].model_aliases, std::vector<std::string>{"b"});
+  EXPECT_TRUE(each[1].model_aliases.empty());
+  flags = ParseFlags({"--model=a,b=x"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->served_model_name, "a");
+  EXPECT_EQ(flags->model_aliases, std::vector<std::string>{"b"});
+}
+
+TEST(ModelFlagsTest, ServedNamesOfTheOnlyModelLeaveItsOwnNames) {
+  const absl::StatusOr<Flags> flags = ParseFlags({"--model=a,b,c=x", "--served-model-name", "d", "b"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->model, "x");
+  EXPECT_EQ(flags->served_model_name, "d");
+  EXPECT_EQ(flags->model_aliases, (std::vector<std::string>{"b", "a", "c"}));
+}
+
 TEST(ModelFlagsTest, WhatDoesNotGoTogetherIsRefused) {
   const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
       {{"--model=a="}, "--model: 'a=' has no path after the name"},
+      {{"--model=a,=x"}, "--model: 'a,=x' has an empty name"},
+      {{"--model=a,b=x", "--model=b=y"}, "--model: two models are named b"},
       {{"--model=a=x", "--model=a=y"}, "--model: two models are named a"},
       {{"--model=a=x", "--model=b=y", "--served-model-name=c"}, "--served-model-name: all models have"},
       {{"m", "--model=b=y", "--served-model-name", "a", "b"}, "--model: two models are named b"},

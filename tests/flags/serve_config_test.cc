@@ -117,6 +117,10 @@ TEST_F(ServeConfigTest, EachModelMayHaveSeveralNames) {
   ASSERT_TRUE(flags.ok()) << flags.status();
   EXPECT_EQ(flags->served_model_name, "a");
   EXPECT_EQ(flags->model_aliases, (std::vector<std::string>{"b", "org/c"})) << "of one model";
+  flags = Parse({"--served-model-name", "z"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->served_model_name, "z") << "of the command line";
+  EXPECT_EQ(flags->model_aliases, (std::vector<std::string>{"a", "b", "org/c"}));
   Write(first + "models { name: 'd' path: 'y' served_model_name: 'e' }");
   flags = Parse({"first", "--served-model-name", "f", "g"});
   ASSERT_TRUE(flags.ok()) << flags.status();

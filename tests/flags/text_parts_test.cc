@@ -7,8 +7,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_replace.h"
 #include "tests/fakes/temp_dir.h"
 
 namespace somnus {
@@ -34,6 +36,11 @@ class TextPartsTest : public testing::Test {
     object[key] = value;
     Write(file, object.dump());
   }
+  void Replace(const std::string& file, const std::string& from, const std::string& to) {
+    std::ifstream in(Path(file));
+    const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    Write(file, absl::StrReplaceAll(text, {{from, to}}));
+  }
   TextParts Read() {
     const auto checkpoint = Checkpoint::Open(dir_.path(), LoadFormat::kDummy);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
@@ -54,6 +61,11 @@ TEST_F(TextPartsTest, TheTokenizersEosCountsBesideTheConfigurations) {
   EXPECT_THAT(Read().eos_token_ids, ElementsAre(2));
   EXPECT_NE(Read().grammars, nullptr);
   SetKey("tokenizer_config.json", "eos_token", nullptr);
+  EXPECT_THAT(Read().eos_token_ids, ElementsAre(0, 2)) << "nothing is named: the markers of the vocabulary";
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    Replace(file, "<|im_end|>", "<|b|>");
+    Replace(file, "<|endoftext|>", "<|a|>");
+  }
   const TextParts endless = Read();
   EXPECT_THAT(endless.eos_token_ids, ElementsAre());
   EXPECT_EQ(endless.grammars, nullptr) << "no text in a form could end";

@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "coordinator/engine/caller.h"
 #include "tests/replicas/replica_set_fixture.h"
 
 namespace somnus {
@@ -168,6 +169,21 @@ TEST_P(ReplicaSetTest, UrgentRequestsGoFirst) {
   executors_[0]->FinishRecovery(absl::OkStatus());
   ExpectExact(tickets);
   EXPECT_EQ(observer.finished(), (std::vector<std::string>{"5", "4", "3", "2", "1", "0"}));
+}
+
+TEST_P(ReplicaSetTest, TheReasonOfAStateNamesTheOperatorWhoCalled) {
+  Start();
+  {
+    const CallerScope scope({.name = "127.0.0.1:1 (HTTP)", .has_left = [] { return false; }});
+    ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
+  }
+  EXPECT_EQ(set_->Stats().note.why, "an operator has called sleep");
+  ASSERT_TRUE(set_->WakeUp({}).ok());
+  ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
+  EXPECT_EQ(set_->Stats().note.why, "the server itself has called sleep");
+  const CallerScope scope({.name = "127.0.0.1:1 (HTTP)", .has_left = [] { return false; }});
+  ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
+  EXPECT_EQ(set_->Stats().note.why, "an operator has called sleep") << "and nothing was left to do";
 }
 
 TEST_P(ReplicaSetTest, SleepAndWakeUpReachAllReplicas) {

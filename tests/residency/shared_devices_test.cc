@@ -3,7 +3,9 @@
 
 #include <future>
 #include <random>
+#include <thread>
 
+#include "coordinator/engine/caller.h"
 #include "tests/residency/shared_devices_fixture.h"
 
 namespace somnus {
@@ -63,8 +65,8 @@ TEST_F(SharedDevicesTest, AModelThatIsLargerThanTheBudgetIsRefused) {
   Add("large");
   const absl::Status status = devices_->Start();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_NE(status.message().find("--device-memory-budget: large takes 100 bytes"), std::string::npos)
-      << status;
+  EXPECT_EQ(status.message(),
+            "--device-memory-budget: large takes 100 bytes while it is awake, more than the budget of 99");
 }
 
 TEST_F(SharedDevicesTest, ABusyModelFinishesBeforeAnotherOneWakes) {
@@ -243,6 +245,31 @@ TEST_F(SharedDevicesTest, AWakeUpThatALossInterruptsKeepsItsMemory) {
   EXPECT_EQ(counter_->most(), 1);
 }
 
+// Neither the reason of its sleep before, nor the thread that carries the wake-up out.
+TEST_F(SharedDevicesTest, AModelThatWakesSaysWhy) {
+  Start(2, 1);
+  ExpectExact(Submit(0, "a"));
+  ExpectExact(Submit(1, "b"));
+  EXPECT_EQ(engine(0)->Stats().note.why, "residency: sleep_if_idle (idle, for model 1)");
+  const auto waking = [this](int model) {
+    while (engine(model)->state() != EngineState::kWaking) absl::SleepFor(absl::Milliseconds(1));
+    const std::string why = engine(model)->Stats().note.why;
+    models_[model].executor->HoldLifecycle(false);
+    return why;
+  };
+  models_[0].executor->HoldLifecycle(true);
+  const Ticket request = Submit(0, "c");
+  EXPECT_EQ(waking(0), "a request needs the model");
+  ExpectExact(request);
+  models_[1].executor->HoldLifecycle(true);
+  std::thread call([this] {
+    const CallerScope scope({.name = "127.0.0.1:1 (HTTP)", .has_left = [] { return false; }});
+    EXPECT_TRUE(engine(1)->WakeUp({}).ok());
+  });
+  EXPECT_EQ(waking(1), "an operator has called wake_up");
+  call.join();
+}
+
 // The error has the code of a pause's error. The model that serves is not put to sleep again and again.
 TEST_F(SharedDevicesTest, AWakeUpThatIsRefusedIsToldAndGivenUp) {
   max_tries_ = 3;
@@ -284,7 +311,9 @@ TEST_F(SharedDevicesTest, AModelThatHasFailedMakesRoomAndIsBroughtUpAgain) {
   while (engine(1)->state() != EngineState::kFailed) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(engine(1)->Stats().resident_bytes, TagBytes());
   ExpectExact(Submit(0, "b"));
-  EXPECT_FALSE(engine(1)->Submit(MakeTicket("c", 5, 5).request).ok());
+  const absl::Status refused = engine(1)->Submit(MakeTicket("c", 5, 5).request);
+  EXPECT_NE(refused.message().find("Way out: somnus revive --model=model 1 starts"), std::string::npos)
+      << refused;
   models_[1].executor->SetRecovery(FakeExecutor::Recovery::kSucceeds);
   ahead_s_ = 60;
   ExpectExact(Submit(0, "d"));  // devices_ hears of the request and looks at its clock
@@ -340,7 +369,7 @@ TEST_F(SharedDevicesTest, AWakeUpThatFailsLeavesWhatAnOperatorHolds) {
 
 TEST_F(SharedDevicesTest, ASleepThatFailsIsTriedAgain) {
   Start(2, 1);
-  models_[1].executor->FailNextLifecycleCall(absl::ResourceExhaustedError("no disk"));
+  models_[1].executor->FailNextLifecycleCall(absl::InternalError("no disk"));
   ExpectExact(Submit(0, "a"));
 }
 

@@ -40,6 +40,16 @@ TEST_F(SharedHostMemoryTest, CheckpointsThatAreTheBackupTakeNoHostMemory) {
   EXPECT_EQ(engine(0)->Stats().sleep_level, 1);
 }
 
+// As on a disk of spill files that is full: the model that waits must not wait for ever.
+TEST_F(SharedHostMemoryTest, ASleepWhoseBackupFindsNoRoomBecomesLevel2) {
+  Start(2, 1);
+  models_[1].executor->FailNextLifecycleCall(absl::ResourceExhaustedError("no room in the spill file"));
+  ExpectExact(Submit(0, "a"));
+  EXPECT_EQ(engine(1)->Stats().sleep_level, 2);
+  ExpectExact(Submit(1, "b"));
+  EXPECT_EQ(engine(0)->Stats().sleep_level, 1);
+}
+
 TEST_F(SharedHostMemoryTest, AnUpdatesWeightsTakeHostMemoryWhateverTheBackup) {
   backup_memory_ = BackupMemory::kOnlyCopy;
   host_memory_budget_ = kBytes - 1;

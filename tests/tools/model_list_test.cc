@@ -49,6 +49,20 @@ TEST(ModelListTest, ColumnsAreAsWideAsWhatIsInThem) {
             "priority -3\n");
 }
 
+TEST(ModelListTest, ARowSaysWhyARequestWouldNotBeServedAndTheWayOut) {
+  v1::ListModelStatusResponse models = Two();
+  v1::ModelStatus* other = models.mutable_models(1);
+  other->mutable_state_report()->set_why("an operator has called sleep");
+  other->mutable_state_report()->set_way_out("somnus wake-up --model=a-longer-name");
+  const std::string note =
+      "priority -3, an operator has called sleep; somnus wake-up --model=a-longer-name\n";
+  EXPECT_EQ(ModelTable(models, kAnyWidth).find(note), std::string::npos) << "a request wakes it";
+  other->set_not_ready_reason("The engine is asleep.");
+  EXPECT_NE(ModelTable(models, kAnyWidth).find(note), std::string::npos) << ModelTable(models, kAnyWidth);
+  other->set_error("could not be woken");
+  EXPECT_NE(ModelTable(models, kAnyWidth).find("priority -3, could not be woken\n"), std::string::npos);
+}
+
 TEST(ModelListTest, TokensPerSecondSinceTheLastLook) {
   const v1::ListModelStatusResponse before = Two();
   v1::ListModelStatusResponse now = before;

@@ -23,6 +23,14 @@ TEST(WrapTest, CountsCharactersAndNoColours) {
   EXPECT_EQ(Wrap("\033[32mgr\u00fcn\033[0m ja", 6, 0), "\033[32mgr\u00fcn\033[0m\nja");
 }
 
+TEST(CutTest, CutsBetweenCharacters) {
+  EXPECT_EQ(Cut("gr\u00fcn", 2), "gr");
+  EXPECT_EQ(Cut("gr\u00fcn", 3), "gr\u00fc");
+  EXPECT_EQ(Cut("gr\u00fcn", 4), "gr\u00fcn");
+  EXPECT_EQ(Cut("gr\u00fcn", 0), "");
+  EXPECT_EQ(Width("gr\u00fcn"), 4);
+}
+
 TextTable Two() {
   TextTable table({"model", "state", "memory", "waiting", ""}, 2);
   table.Add({"chat", "awake", "3.0 MiB", "12", "pinned"}, Style::kGreen);

@@ -26,6 +26,7 @@ struct ControlOptions {
   int64_t weights_version = 0;
   bool clear_cache = true;
   bool force = false;
+  bool load_weights = true;
   absl::Duration grace = absl::Seconds(10);
   bool json = false;
   bool ready = false;

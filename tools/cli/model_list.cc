@@ -44,6 +44,14 @@ std::string MappedCell(const v1::ModelStatus& model) {
   return model.max_blocks() == 0 ? "-" : absl::StrCat(model.mapped_blocks(), "/", model.max_blocks());
 }
 
+// "an operator has called sleep; somnus wake-up --model=chat": why a request would not be served now, and the
+// way out.
+std::string NotReadyText(const v1::ModelStatus& model) {
+  const v1::StateReport& report = model.state_report();
+  if (model.not_ready_reason().empty() || report.why().empty()) return model.not_ready_reason();
+  return absl::StrCat(report.why(), "; ", report.way_out());
+}
+
 // The model's settings beside other models, and its errors.
 std::string NotesCell(const v1::ModelStatus& model) {
   std::vector<std::string> notes;
@@ -54,7 +62,8 @@ std::string NotesCell(const v1::ModelStatus& model) {
   };
   add_time("ttft", model.ttft_target_s());
   add_time("tpot", model.tpot_target_s());
-  if (!model.error().empty()) notes.push_back(model.error());
+  const std::string problem = model.error().empty() ? NotReadyText(model) : model.error();
+  if (!problem.empty()) notes.push_back(problem);
   return absl::StrJoin(notes, ", ");
 }
 

@@ -20,6 +20,7 @@
 #include "tools/cli/programs.h"
 #include "tools/cli/server_process.h"
 #include "tools/cli/terminal.h"
+#include "tools/cli/text_table.h"
 
 namespace somnus::cli {
 namespace {
@@ -72,7 +73,7 @@ FlagTable RunFlags(RunOptions* o, SamplingOptions* sampling, Forwarded* forwarde
 // "loading smollm2, 3 s" on a terminal, in a line that goes away.
 class WaitLine {
  public:
-  explicit WaitLine(absl::string_view model) : model_(model.substr(model.find_last_of('/') + 1)) {}
+  explicit WaitLine(absl::string_view model) : model_(NameOf(model)) {}
   ~WaitLine() {
     if (is_shown_) fputs("\r\033[K", stderr);
   }
@@ -82,11 +83,17 @@ class WaitLine {
     const std::string line =
         absl::StrFormat("loading %s, %.0f s", model_, absl::ToDoubleSeconds(MonotonicNow() - start_));
     // A line that the terminal breaks would not go away whole.
-    absl::FPrintF(stderr, "\r\033[K%s", line.substr(0, std::max(1, Columns(STDERR_FILENO, 80) - 1)));
+    absl::FPrintF(stderr, "\r\033[K%s", Cut(line, std::max(1, Columns(STDERR_FILENO, 80) - 1)));
     fflush(stderr);
   }
 
  private:
+  // The last part of a path, which may end in slashes.
+  static std::string NameOf(absl::string_view model) {
+    while (model.size() > 1 && model.back() == '/') model.remove_suffix(1);
+    return std::string(model.substr(model.find_last_of('/') + 1));
+  }
+
   const std::string model_;
   const MonotonicTime start_ = MonotonicNow();
   bool is_shown_ = false;

@@ -127,11 +127,32 @@ absl::StatusOr<int> PutToSleep(const ControlOptions& options) {
   return kOk;
 }
 
+bool SleepsInPart(const v1::GetStatusResponse& status) {
+  for (const v1::RankStatus& rank : status.ranks()) {
+    for (const auto& [tag, bytes] : rank.bytes_by_tag()) {
+      if (bytes == 0) return true;
+    }
+  }
+  return false;
+}
+
+// Why the engine is still asleep after a wake-up, and the commands that wake it.
+void PrintLeft(const Server& server, const ControlOptions& options) {
+  const std::string flags =
+      absl::StrCat(server.url_flag, options.model.empty() ? "" : absl::StrCat(" --model=", options.model));
+  const auto status = GetStatus(server, Named<v1::GetStatusRequest>(options), options.timeout);
+  const bool lacks_weights = status.ok() && status->weights_version() == 0;
+  const bool sleeps_in_part = !lacks_weights || SleepsInPart(*status);
+  if (sleeps_in_part) absl::PrintF("the engine is still asleep; somnus wake-up%s maps the rest\n", flags);
+  if (lacks_weights) absl::PrintF("the weights are stale; somnus reload-weights%s brings others\n", flags);
+}
+
 absl::StatusOr<int> Wake(const ControlOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   auto request = Named<v1::WakeUpRequest>(options);
   for (const absl::string_view tag : absl::StrSplit(options.tags, ',', absl::SkipEmpty()))
     request.add_tags(std::string(tag));
+  if (!options.load_weights) request.set_load_weights(false);
   auto bar = std::make_unique<TransitionBar>(server, options.model);
   const absl::StatusOr<v1::WakeUpResponse> woken = WakeUp(server, request, options.timeout);
   bar = nullptr;
@@ -142,9 +163,7 @@ absl::StatusOr<int> Wake(const ControlOptions& options) {
     puts(response.awake() ? "already awake" : "already resident; the engine is still asleep");
   } else {
     PrintBytes("mapped", response.mapped_bytes_by_tag(), response.seconds());
-    if (!response.awake())
-      absl::PrintF("the engine is still asleep; somnus wake-up%s%s maps the rest\n", server.url_flag,
-                   options.model.empty() ? "" : " --model=" + options.model);
+    if (!response.awake()) PrintLeft(server, options);
   }
   return kOk;
 }
@@ -179,6 +198,9 @@ int RunWakeUp(const std::vector<std::string>& args) {
       {Flag::Text("tags", &o.tags,
                   "wake only these: weights, kv_cache, workspace; scheduling ends a pause alone")
            .Shows("TAG,..."),
+       Flag::Switch("load-weights", &o.load_weights,
+                    "discarded weights are read; else their memory alone is mapped, for reload-weights or an "
+                    "update that follows"),
        JsonFlag(&o, "WakeUpResponse")});
   return RunControl(table, args, [&o] { return Wake(o); });
 }

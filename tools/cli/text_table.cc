@@ -10,9 +10,7 @@
 #include "absl/strings/str_split.h"
 
 namespace somnus::cli {
-namespace {
 
-// Characters, without the escape sequences that set colours.
 int Width(absl::string_view text) {
   int width = 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -25,7 +23,13 @@ int Width(absl::string_view text) {
   return width;
 }
 
-}  // namespace
+std::string Cut(absl::string_view text, int columns) {
+  size_t end = 0;
+  for (int width = 0; end < text.size(); ++end) {
+    if ((text[end] & 0xc0) != 0x80 && ++width > columns) break;
+  }
+  return std::string(text.substr(0, end));
+}
 
 int OutputColumns() { return Columns(STDOUT_FILENO, kAnyWidth); }
 

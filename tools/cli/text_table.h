@@ -15,6 +15,11 @@ namespace somnus::cli {
 inline constexpr int kAnyWidth = 1 << 20;
 int OutputColumns();
 
+// The columns of a text: its characters, without the escape sequences that set colours.
+int Width(absl::string_view text);
+// The first `columns` characters of a text without escape sequences.
+std::string Cut(absl::string_view text, int columns);
+
 // Breaks `text`, a line without its newline, into lines of at most `columns`, each but the first after
 // `indent` blanks. Lines break at blanks only, so a longer word makes a longer line. Colours take no columns.
 std::string Wrap(absl::string_view text, int columns, int indent);

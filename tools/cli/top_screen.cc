@@ -49,8 +49,9 @@ struct Column {
 };
 
 std::string Cell(std::string text, int width, bool is_number) {
-  if (static_cast<int>(text.size()) > width) text = text.substr(0, std::max(0, width - 1)) + "~";
-  return is_number ? absl::StrFormat("%*s", width, text) : absl::StrFormat("%-*s", width, text);
+  if (Width(text) > width) text = Cut(text, width - 1) + "~";
+  const std::string space(static_cast<size_t>(std::max(0, width - Width(text))), ' ');
+  return is_number ? space + text : text + space;
 }
 
 // The first column takes what the others leave.
@@ -64,7 +65,7 @@ std::string Row(const Column (&columns)[n], const std::vector<std::string>& cell
       absl::StrAppend(&line, " ", Cell(cells[i], columns[i].width, columns[i].is_number));
   }
   absl::StripTrailingAsciiWhitespace(&line);
-  return line.substr(0, static_cast<size_t>(std::max(0, width)));
+  return Cut(line, width);
 }
 
 template <size_t n>
@@ -76,10 +77,6 @@ std::string Titles(const Column (&columns)[n], int width) {
 
 std::string Marked(std::string line, bool selected) {
   return selected ? Styled(STDOUT_FILENO, Style::kBold, line) : line;
-}
-
-std::string Cut(absl::string_view text, int columns) {
-  return std::string(text.substr(0, static_cast<size_t>(std::max(0, columns))));
 }
 
 // ---- Models

@@ -40,6 +40,7 @@ void SleepCommand::Start(LoopAccess* loop) {
   if (!SettleOpenRequests(loop)) return;
   const Residency& residency = loop->parts().holdings.residency();
   if (residency.ToSleep(spec_).empty()) {
+    if (loop->state() == EngineState::kAsleep) loop->SwitchToRest();  // the state has another reason now
     if (loop->parts().kept.DroppedBy(spec_, residency)) return drop_.Begin(loop);
     return Done(loop, TransitionReport());
   }

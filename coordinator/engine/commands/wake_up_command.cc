@@ -25,11 +25,13 @@ void WakeUpCommand::Start(LoopAccess* loop) {
   if (!*reads && holdings.residency().weights_stale())
     std::erase(tags, kWeightsTag);  // stale weights stay stale
   if (tags.empty()) return Check(loop, TransitionReport());
-  loop->SwitchState(EngineState::kWaking);
+  loop->SwitchState(EngineState::kWaking, Why());
   waking_ = Waking{.tags = tags, .weights_stale = !*reads};
   loop->parts().executor.WakeUpAsync(tags, *reads, loop->parts().kept.BroughtBackBy(tags),
                                      loop->ExpectTransition());
 }
+
+std::string WakeUpCommand::Why() const { return options_.for_arrivals ? "a request needs the model" : ""; }
 
 void WakeUpCommand::OnResult(LoopAccess* loop, LoopMail::CallResult result) {
   if (sleep_.under_way()) return OnDamagedSlept(loop, result.result);
@@ -51,7 +53,7 @@ void WakeUpCommand::OnWoken(LoopAccess* loop, absl::StatusOr<TransitionReport> r
 void WakeUpCommand::Check(LoopAccess* loop, TransitionReport report) {
   if (!loop->parts().check.due() || !loop->parts().holdings.awake()) return Serve(loop, std::move(report));
   woken_ = std::move(report);
-  loop->SwitchState(EngineState::kWaking);
+  loop->SwitchState(EngineState::kWaking, Why());
   check_.Begin(loop);
 }
 

@@ -37,6 +37,8 @@ class WakeUpCommand : public TransitionCommand {
     bool weights_stale = false;  // weights among the tags are not read
   };
 
+  // The reason of the state while the ranks wake; empty: the command's caller.
+  std::string Why() const;
   void OnWoken(LoopAccess* loop, absl::StatusOr<TransitionReport> report);
   // Everything that was to be mapped is mapped.
   void Check(LoopAccess* loop, TransitionReport report);

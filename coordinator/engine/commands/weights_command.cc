@@ -29,7 +29,8 @@ bool WeightsCommand::BeginChange(LoopAccess* loop) {
   if (absl::Status status = loop->CheckLifecycle(); !status.ok()) return refuse(status);
   GroupHoldings& holdings = loop->parts().holdings;
   if (holdings.residency().asleep().count(kWeightsTag) > 0)
-    return refuse(absl::FailedPreconditionError("the weights sleep; wake them up first"));
+    return refuse(absl::FailedPreconditionError(
+        "the weights sleep; wake them up first (somnus wake-up --no-load-weights)"));
   if (!SettleOpenRequests(loop)) return false;
   if (Abandoned()) {
     loop->SwitchToRest();  // the command may have waited

@@ -4,7 +4,6 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "base/threads.h"
 #include "coordinator/engine/caller.h"
 #include "coordinator/executor/memory_check.h"
 
@@ -32,7 +31,7 @@ absl::StatusOr<WeightsChange> ReplicaReload::ReloadInOrder() {
 
 std::vector<absl::Status> ReplicaReload::ReloadOthers(const std::string& files) {
   std::vector<absl::Status> results(parts_.loops.size());
-  RunTogether(change_.live().size() - 1, [&](size_t other) {
+  RunForCaller(change_.live().size() - 1, [&](size_t other) {
     const size_t i = change_.live()[other + 1];
     const absl::StatusOr<WeightsChange> own = parts_.loops.loop(i).ReloadWeights(change_.of_replica());
     results[i] = own.status();
