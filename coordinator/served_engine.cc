@@ -14,6 +14,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/fingerprint.h"
 #include "checkpoint/sentence_modules.h"
+#include "coordinator/adapters/adapter_engine.h"
+#include "coordinator/adapters/adapter_registry.h"
 #include "coordinator/draft_model.h"
 #include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine_loop.h"
@@ -28,7 +30,6 @@
 #include "coordinator/metrics/latency_sums.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/metrics/step_trace.h"
-#include "coordinator/openai/adapter_registry.h"
 #include "coordinator/replicas/replica_set.h"
 #include "coordinator/scheduler/ngram_lookup.h"
 #include "coordinator/scheduler/step_size.h"
@@ -209,6 +210,8 @@ class ServedEngineImpl : public ServedEngine {
     const SharingModel sharing = Sharing();
     engine_ = devices == nullptr ? MakeEngine() : Share(devices, sharing);
     RETURN_IF_ERROR(LoadAdapters());
+    if (adapters_ != nullptr)
+      engine_ = std::make_shared<AdapterEngine>(engine_, adapters_, flags_.engine.queue);
     ServedModel model;
     model.name = name_;
     model.aliases = flags_.model_aliases;

@@ -11,6 +11,9 @@ struct HeldAdapter {
   uint64_t id = 0;   // of what was loaded, never used again
   std::string name;
   std::string path;  // a directory on the workers' hosts
+  // Of the files that were loaded; another fingerprint is an error. Empty: the files are read for the first
+  // time.
+  std::string fingerprint;
 
   bool operator==(const HeldAdapter&) const = default;
 };

@@ -380,9 +380,21 @@ class Adapters(unittest.TestCase):
             outputs = [one async for one in llm.generate("abc", GREEDY, lora_request=self.adapters[0])]
             return outputs[-1].outputs[0].token_ids, outputs[-1].lora_request
 
-        llm = AsyncLLM(tiny(MODEL), enable_lora=True, **SETTINGS)
+        async def nested(llm):
+            """A reader that pauses holds no place of an adapter."""
+            inner = []
+            async for outer in llm.generate("abc", GREEDY, lora_request=self.adapters[0]):
+                async for one in llm.generate("abc", GREEDY, lora_request=self.adapters[1]):
+                    pass
+                inner.append(one.outputs[0].token_ids)
+            return outer.outputs[0].token_ids, inner
+
+        llm = AsyncLLM(tiny(MODEL), enable_lora=True, max_loras=1, **SETTINGS)
         try:
             self.assertEqual(asyncio.run(stream(llm)), (self.merged, self.adapters[0]))
+            outer, inner = asyncio.run(asyncio.wait_for(nested(llm), 120))
+            self.assertEqual(outer, self.merged)
+            self.assertNotIn(self.merged, inner)
         finally:
             llm.shutdown()
         with LLM(tiny(MODEL), **SETTINGS) as llm:

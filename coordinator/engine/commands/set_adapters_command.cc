@@ -21,7 +21,10 @@ void SetAdaptersCommand::Start(LoopAccess* loop) {
 void SetAdaptersCommand::OnResult(LoopAccess* loop, LoopMail::CallResult result) {
   if (result.result.ok()) {
     LogInfo("{}the workers hold {} adapters", loop->parts().options.log_name, adapters_.size());
-    loop->parts().holdings.NoteAdapters(adapters_);
+    // A worker that comes later is to have the same files.
+    std::vector<HeldAdapter> held = adapters_;
+    for (HeldAdapter& adapter : held) adapter.fingerprint = result.result->adapters[adapter.id];
+    loop->parts().holdings.NoteAdapters(std::move(held));
   }
   loop->RestartStepDeadline();
   loop->End(std::move(result.result));
