@@ -66,8 +66,8 @@ class Adapters:
 
     @contextlib.asynccontextmanager
     async def use(self, request: Optional[LoRARequest]) -> AsyncIterator[Callable[[], None]]:
-        """The name stands for this adapter as long as the block runs, or until the function that it gets is called: the engine has
-        begun with the request, and ends it with the same adapter. Errors are those of EngineClient.operate()."""
+        """The name stands for this adapter as long as the block runs, or until the function that it gets is called: the engine
+        has begun with the request, and ends it with the same adapter. Errors are those of EngineClient.operate()."""
         loaded = None if request is None else await self._acquire(request)
 
         def let_go() -> None:
@@ -94,8 +94,8 @@ class Adapters:
                 await self._load(request, found)
 
     async def _load(self, request: LoRARequest, old: Optional[_Loaded]) -> None:
-        """Where the caller is cancelled nobody knows whether the engine has the adapter: it stays among the loaded ones, and the
-        next load replaces it."""
+        """Where the caller is cancelled nobody knows whether the engine has the adapter: it stays among the loaded ones, and
+        the next load replaces it."""
         loaded = self._loaded[request.lora_name] = _Loaded(request)
         self._loading.add(request.lora_name)
         try:
