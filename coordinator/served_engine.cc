@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/fingerprint.h"
+#include "checkpoint/models_folder.h"
 #include "checkpoint/sentence_modules.h"
 #include "coordinator/adapters/adapter_engine.h"
 #include "coordinator/adapters/adapter_registry.h"
@@ -151,6 +152,12 @@ class ServedEngineImpl : public ServedEngine {
 
   absl::Status Open(const Metrics* beside) override {
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(flags_.model, Format(flags_));
+    if (absl::IsNotFound(checkpoint.status()) && IsModelName(flags_.model)) {
+      return absl::NotFoundError(
+          absl::StrCat("there is no file, directory or model named '", flags_.model,
+                       "'; somnus models add PATH gives a model a name, and somnus list "
+                       "shows names"));
+    }
     if (!checkpoint.ok()) return Annotate(checkpoint.status(), flags_.model);
     checkpoint_ = *std::move(checkpoint);
     if (const absl::Status found = checkpoint_->FindTokenizer(); !found.ok())
