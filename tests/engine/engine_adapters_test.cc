@@ -26,11 +26,13 @@ class EngineAdaptersTest : public ::testing::Test {
     loop_->DrainAndStop(absl::ZeroDuration());
   }
 
-  // Begins anew, with an engine over the loop.
+  // To be called once: makes the registry, and the engine over the loop.
   void Begin(int32_t max_adapters, absl::Duration unload_timeout = absl::ZeroDuration(),
              const QueueLimits& limits = {}) {
-    registry_ = std::make_shared<AdapterRegistry>(
-        loop_, AdapterRegistryOptions{.max_adapters = max_adapters, .unload_timeout = unload_timeout});
+    registry_ =
+        std::make_shared<AdapterRegistry>(loop_, AdapterRegistryOptions{.max_adapters = max_adapters,
+                                                                        .unload_timeout = unload_timeout,
+                                                                        .failed_for = absl::Minutes(1)});
     engine_ = std::make_unique<AdapterEngine>(loop_, registry_, limits);
   }
   absl::Status Load(const std::string& name, bool in_place = false) {
@@ -111,7 +113,7 @@ TEST_F(EngineAdaptersTest, BadCallsChangeNothing) {
   EXPECT_EQ(LastCall(), "adapters 1=poet 2=y");
 }
 
-TEST_F(EngineAdaptersTest, AnUnloadWaitsForOpenRequests) {
+TEST_F(EngineAdaptersTest, AnUnloadThatRequestsHoldUpChangesNothing) {
   Begin(1);
   ASSERT_EQ(Load("poet"), absl::OkStatus());
   const Ticket ticket = AskPaused("poet");
@@ -120,14 +122,17 @@ TEST_F(EngineAdaptersTest, AnUnloadWaitsForOpenRequests) {
   EXPECT_EQ(Names(), "poet ") << "the adapter stays";
   ASSERT_TRUE(engine_->Resume().ok());
   ExpectAnswer(ticket);
+}
+
+TEST_F(EngineAdaptersTest, AnUnloadWaitsForOpenRequests) {
   Begin(1, absl::Minutes(1));
   ASSERT_EQ(Load("poet"), absl::OkStatus());
-  const Ticket other = AskPaused("poet");
+  const Ticket ticket = AskPaused("poet");
   std::future<absl::Status> unloaded =
       std::async(std::launch::async, [&] { return registry_->Unload("poet"); });
   while (registry_->Knows("poet")) absl::SleepFor(absl::Milliseconds(1));
   ASSERT_TRUE(engine_->Resume().ok());
-  ExpectAnswer(other);
+  ExpectAnswer(ticket);
   EXPECT_EQ(unloaded.get(), absl::OkStatus());
 }
 
