@@ -40,7 +40,7 @@ class EngineAdaptersTest : public ::testing::Test {
   }
   // A request with the adapter.
   Ticket Ask(const std::string& name, const std::string& id = "") {
-    Ticket ticket = MakeTicket(id.empty() ? "of " + name : id, 5, 3);
+    Ticket ticket = MakeTicket(id.empty() ? absl::StrCat("of ", name, " ", ++num_asked_) : id, 5, 3);
     ticket.request.adapter_name = name;
     submitted_ = engine_->Submit(ticket.request);
     return ticket;
@@ -81,6 +81,7 @@ class EngineAdaptersTest : public ::testing::Test {
   std::shared_ptr<AdapterRegistry> registry_;
   std::unique_ptr<AdapterEngine> engine_;
   absl::Status submitted_;
+  int num_asked_ = 0;
 };
 
 TEST_F(EngineAdaptersTest, NamesAreShownOnceTheWorkersHaveTheAdapter) {
