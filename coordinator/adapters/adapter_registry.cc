@@ -312,9 +312,28 @@ absl::Status AdapterRegistry::Read(const std::string& name, int32_t slot, Known*
 absl::StatusOr<TransitionReport> AdapterRegistry::Tell(const Held* added) {
   std::erase_if(held_, [](const Held& held) { return held.unused->stopped(); });
   std::vector<HeldAdapter> adapters;
-  for (const Held& held : held_) adapters.push_back(held.adapter);
+  for (const Held& held : held_) {
+    if (held.lost) continue;
+    adapters.push_back(held.adapter);
+    adapters.back().must_be_held = true;
+  }
   if (added != nullptr) adapters.push_back(added->adapter);
-  return engine_->SetAdapters(std::move(adapters));
+  ASSIGN_OR_RETURN(TransitionReport report, engine_->SetAdapters(std::move(adapters)));
+  for (Held& held : held_) {
+    if (held.lost || report.adapters.count(held.adapter.id) > 0) continue;
+    held.lost = true;
+    Forget(held.adapter);
+  }
+  return report;
+}
+
+void AdapterRegistry::Forget(const HeldAdapter& adapter) {
+  Adapter forgotten;  // ends behind the lock
+  absl::MutexLock lock(&mu_);
+  const auto found = known_.find(adapter.name);
+  if (found == known_.end() || found->second.adapter == nullptr || found->second.adapter->id != adapter.id)
+    return;
+  forgotten = std::move(found->second.adapter);
 }
 
 }  // namespace somnus

@@ -101,6 +101,8 @@ class AdapterRegistry {
   struct Held {
     HeldAdapter adapter;
     std::shared_ptr<StopSignal> unused;
+    bool lost =
+        false;  // a worker that came after a loss could not read the adapter; the place waits for `unused`
   };
 
   // For the call that holds call_mu_:
@@ -114,8 +116,9 @@ class AdapterRegistry {
   // Has the workers hold one more adapter, and returns it. `known` gets its fingerprint and its adapter.
   absl::Status Read(const std::string& name, int32_t slot, Known* known)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
-  // Tells the workers what is held, and `added`.
+  // Tells the workers what is held, and `added`. Forgets adapters that the workers do not hold any more.
   absl::StatusOr<TransitionReport> Tell(const Held* added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  void Forget(const HeldAdapter& adapter);
   absl::StatusOr<Adapter> TryToBring(const std::string& name, std::shared_ptr<StopSignal>* leaving);
   // What clients are told after a failed Bring; another one is tried after a while.
   absl::Status NoteFailure(const std::string& name, const absl::Status& cause);

@@ -14,6 +14,9 @@ struct HeldAdapter {
   // Of the files that were loaded; another fingerprint is an error. Empty: the files are read for the first
   // time.
   std::string fingerprint;
+  // Of a change: the adapter is left out where the ranks do not hold it any more, since a worker that came after a
+  // loss could not read it.
+  bool must_be_held = false;
 
   bool operator==(const HeldAdapter&) const = default;
 };

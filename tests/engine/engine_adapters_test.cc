@@ -238,6 +238,24 @@ TEST_F(EngineAdaptersTest, FilesThatHaveChangedOrGoneAreAnErrorOfTheirRequestsAl
       << "no path for clients";
 }
 
+TEST_F(EngineAdaptersTest, AnAdapterThatANewWorkerCannotReadHoldsUpNoOther) {
+  Begin(3);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  executor_.ChangeAdapterFiles("/poet");
+  Held recovered;
+  recovered.adapters.push_back(
+      {.slot = 2, .id = (*registry_->Acquire("lawyer"))->id, .name = "lawyer", .path = "/lawyer"});
+  executor_.SetRecovered(recovered);
+  executor_.Lose(absl::UnavailableError("rank 1 is gone"));
+  ExpectAnswer(Ask("", "after"));
+  ASSERT_EQ(Load("third"), absl::OkStatus());
+  EXPECT_EQ(LastCall(), "adapters 2=lawyer 3=third");
+  EXPECT_EQ(Names(), "lawyer poet? third ");
+  ExpectError(Ask("poet"), absl::StatusCode::kDataLoss, "files have changed");
+  ExpectAnswer(Ask("lawyer"));
+}
+
 TEST_F(EngineAdaptersTest, WaitsEndByAbortDeadlineAndUnload) {
   Begin(1);
   ASSERT_EQ(Load("poet"), absl::OkStatus());
