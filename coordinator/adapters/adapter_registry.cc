@@ -100,26 +100,27 @@ absl::Status AdapterRegistry::CheckLoad(const std::string& name, const std::stri
 }
 
 absl::Status AdapterRegistry::Unload(const std::string& name) {
-  absl::MutexLock lock(&call_mu_);
   Known known;
+  std::shared_ptr<StopSignal> unused;
   {
-    absl::MutexLock names(&mu_);
-    const auto found = known_.find(name);
-    if (found == known_.end())
-      return absl::NotFoundError(absl::StrCat("lora_name: no adapter is named '", name, "'"));
-    known = std::move(found->second);
-    known_.erase(found);
-  }
-  if (known.adapter == nullptr) return absl::OkStatus();  // the workers drop it at the next change, if ever
-  const std::weak_ptr<const RequestAdapter> shared = known.adapter;
-  if (!AwaitEnd(std::move(known.adapter))) {
-    if (known.adapter = shared.lock(); known.adapter != nullptr) {
-      absl::MutexLock names(&mu_);
-      known_[name] = std::move(known);
-      return absl::DeadlineExceededError(
-          absl::StrCat("lora_name: requests with '", name, "' have not ended within ",
-                       absl::FormatDuration(options_.unload_timeout), "; the adapter stays"));
+    absl::MutexLock lock(&call_mu_);
+    ASSIGN_OR_RETURN(known, Hide(name));
+    // The workers drop an adapter that they have been told to forget at the next change.
+    if (known.adapter == nullptr) return absl::OkStatus();
+    for (const Held& held : held_) {
+      if (held.adapter.id == known.adapter->id) unused = held.unused;
     }
+  }
+  const std::weak_ptr<const RequestAdapter> shared = known.adapter;
+  known.adapter.reset();
+  const bool ended = unused->WaitFor(options_.unload_timeout);
+  absl::MutexLock lock(&call_mu_);
+  if (known.adapter = shared.lock(); !ended && known.adapter != nullptr) {
+    absl::MutexLock names(&mu_);
+    known_.try_emplace(name, std::move(known));
+    return absl::DeadlineExceededError(
+        absl::StrCat("lora_name: requests with '", name, "' have not ended within ",
+                     absl::FormatDuration(options_.unload_timeout), "; the adapter stays"));
   }
   const absl::Status told = Tell(nullptr).status();
   if (told.ok()) return told;
@@ -127,12 +128,14 @@ absl::Status AdapterRegistry::Unload(const std::string& name) {
                                                 "adapter until the next load or unload: ", told.message()));
 }
 
-bool AdapterRegistry::AwaitEnd(Adapter adapter) {
-  const uint64_t id = adapter->id;
-  const auto held =
-      std::find_if(held_.begin(), held_.end(), [id](const Held& one) { return one.adapter.id == id; });
-  adapter.reset();
-  return held == held_.end() || held->unused->WaitFor(options_.unload_timeout);
+absl::StatusOr<AdapterRegistry::Known> AdapterRegistry::Hide(const std::string& name) {
+  absl::MutexLock lock(&mu_);
+  const auto found = known_.find(name);
+  if (found == known_.end())
+    return absl::NotFoundError(absl::StrCat("lora_name: no adapter is named '", name, "'"));
+  Known known = std::move(found->second);
+  known_.erase(found);
+  return known;
 }
 
 // ---- Requests

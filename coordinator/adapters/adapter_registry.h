@@ -106,6 +106,8 @@ class AdapterRegistry {
   };
 
   // For the call that holds call_mu_:
+  // Takes the name away. NotFound: there is no such name.
+  absl::StatusOr<Known> Hide(const std::string& name);
   absl::Status CheckLoad(const std::string& name, const std::string& path, bool in_place) const;
   // A place for one more adapter: forgets the least recently used one where none is free. 0: every adapter
   // has open requests; then one of them is forgotten for new requests, and *leaving stops once its place is
@@ -122,8 +124,6 @@ class AdapterRegistry {
   absl::StatusOr<Adapter> TryToBring(const std::string& name, std::shared_ptr<StopSignal>* leaving);
   // What clients are told after a failed Bring; another one is tried after a while.
   absl::Status NoteFailure(const std::string& name, const absl::Status& cause);
-  // Waits for the end of the requests that have `adapter`, and takes it from held_. False: not in time.
-  bool AwaitEnd(Adapter adapter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
 
   const std::shared_ptr<Engine> engine_;
   const AdapterRegistryOptions options_;
