@@ -92,6 +92,11 @@ TEST_F(LoraAdapterTest, KeysNameModulesAsPeftDoes) {
   for (const char* key : {"^q_proj", "_proj", "attn.q_proj", "layers.2.self_attn.q_proj", "k_proj",
                           "(k|v)_proj", R"(^(q|k)_proj)", "[a-z]_pro", R"(layers\\.[02]\\..*)", "Q_proj"})
     EXPECT_EQ(scale(key), 1) << key;
+  const auto config =
+      LoraConfig::Parse(R"({"r":2,"lora_alpha":2,"alpha_pattern":{"self_attn.q_proj":8,"q_proj":6,".*":4}})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(*config->ScaleOf({.canonical = "model.layers.1.self_attn.q_proj"}, 2), 4)
+      << "the first key counts";
 }
 
 TEST_F(LoraAdapterTest, DividesFusedMatricesAndBringsRowsIntoOrder) {
