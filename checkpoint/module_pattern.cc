@@ -26,6 +26,18 @@ bool IsName(absl::string_view key) {
                                      [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.'; });
 }
 
+// As an expression of letters, where a "." is any character.
+bool NameMatches(absl::string_view key, absl::string_view module) {
+  const bool is_whole = absl::ConsumePrefix(&key, "^");
+  if (module.size() < key.size()) return false;
+  const absl::string_view before = module.substr(0, module.size() - key.size());
+  const absl::string_view tail = module.substr(before.size());
+  for (size_t i = 0; i < key.size(); ++i) {
+    if (key[i] != '.' && key[i] != tail[i]) return false;
+  }
+  return before.empty() || (!is_whole && before.back() == '.');
+}
+
 // Without the prefixes of a wrapper.
 std::string CanonicalKey(const std::string& key) {
   return absl::StartsWith(key, "^") ? absl::StrCat("^", CanonicalName(key.substr(1))) : CanonicalName(key);
@@ -72,7 +84,7 @@ absl::StatusOr<ModulePattern> ModulePattern::Compile(const std::string& key) {
 }
 
 absl::StatusOr<bool> ModulePattern::Matches(const LoraModuleName& module) const {
-  if (expression_ == nullptr) return NamesModule(key_, module.canonical);
+  if (expression_ == nullptr) return NameMatches(key_, module.canonical);
   struct DataDeleter {
     void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
   };

@@ -39,8 +39,8 @@ class ModulePattern {
   std::shared_ptr<const Expression> expression_;  // null: the key is a name
 };
 
-// Whether `module` is named by `key` as PEFT matches names: equal, or, but for a key that begins with "^",
-// equal from a "." on.
+// Whether `module` is named by `key`, an entry of target_modules, as PEFT matches these: equal, or, but for a
+// key that begins with "^", equal from a "." on.
 bool NamesModule(absl::string_view key, absl::string_view module);
 
 }  // namespace somnus
