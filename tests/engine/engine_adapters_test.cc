@@ -222,7 +222,7 @@ TEST_F(EngineAdaptersTest, AnAdapterWithOpenRequestsKeepsItsPlaceAndTheOthersTak
 }
 
 TEST_F(EngineAdaptersTest, FilesThatHaveChangedOrGoneAreAnErrorOfTheirRequestsAlone) {
-  Begin(1);
+  Begin(1, absl::Minutes(1));
   for (const char* name : {"poet", "lawyer", "third"}) ASSERT_EQ(Load(name), absl::OkStatus());
   executor_.ChangeAdapterFiles("/poet");
   ExpectError(Ask("poet"), absl::StatusCode::kDataLoss, "files have changed");
