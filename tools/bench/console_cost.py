@@ -9,8 +9,9 @@ the same cores it would take from the server what it needs for itself. The pages
 
 For each round and both states, in turns: a start with the pages already open, from exec to /health 200; then
 --seconds without requests, and --seconds of --concurrency streams without an end. Prints medians and ranges, and the
-ratios of the rounds, open to closed: seconds to be ready, tokens per second, processor seconds of the coordinator alone
-per second (idle, and under load), and the memory (PSS) of the coordinator and of all processes at the end.
+ratios of the rounds, open to closed: seconds to be ready, processor seconds of the coordinator alone per idle
+second, tokens per second and the coordinator's processor microseconds per token, and the memory (PSS) of the
+coordinator and of all processes at the end.
 """
 import argparse
 import http.client
@@ -71,7 +72,9 @@ def get(connection, path, accept="*/*"):
 def open_pages(port, count):
     """A process with so many pages."""
     command = [sys.executable, os.path.abspath(__file__), "--be-pages", str(port), str(count)]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    pages = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+    pages.stdout.readline()  # the pages look
+    return pages
 
 
 class Server:
@@ -147,7 +150,7 @@ def stream(port, ends, counts):
 
 
 def load(server, args):
-    """(tokens per second, processor seconds of the coordinator per second) under streams."""
+    """(tokens per second, processor microseconds of the coordinator per token) under streams."""
     ends, counts = threading.Event(), []
     threads = [threading.Thread(target=stream, args=(server.port, ends, counts)) for _ in range(args.concurrency)]
     for thread in threads:
@@ -160,7 +163,7 @@ def load(server, args):
     ends.set()
     for thread in threads:
         thread.join()
-    return tokens / passed, cpu / passed
+    return tokens / passed, 1e6 * cpu / max(1, tokens)
 
 
 def idle(server, seconds):
@@ -173,12 +176,10 @@ def run(args, pages):
     port, admin_port = free_port(), free_port()
     watchers = open_pages(admin_port, pages) if pages else None
     try:
-        if watchers:
-            time.sleep(1)  # the pages already look
         server = Server(args, port, admin_port)
         try:
             result = {"ready_s": server.ready_s, "idle_cores": idle(server, args.seconds)}
-            result["tokens_per_s"], result["loaded_cores"] = load(server, args)
+            result["tokens_per_s"], result["us_per_token"] = load(server, args)
             result["coordinator_mib"] = memory_mib([server.coordinator])
             result["all_mib"] = memory_mib(server.family)
             return result
@@ -206,6 +207,7 @@ def main():
         port, count = map(int, sys.argv[2:])
         for _ in range(count):
             threading.Thread(target=page, args=(port,), daemon=True).start()
+        print("looking", flush=True)
         signal.pause()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
