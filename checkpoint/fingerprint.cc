@@ -1,6 +1,5 @@
 #include "checkpoint/fingerprint.h"
 
-#include <openssl/evp.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/check.h"
@@ -21,6 +19,7 @@
 #include "checkpoint/gguf/gguf_tensors.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors_directory.h"
+#include "checkpoint/sha256.h"
 #include "checkpoint/tensor_table.h"
 
 namespace somnus {
@@ -30,34 +29,6 @@ namespace {
 constexpr uint64_t kHashMethod = 2;
 constexpr size_t kMaxSampledTensors = 512;
 constexpr uint64_t kSampleBytes = 4096;
-
-class Sha256 {
- public:
-  Sha256() : context_(EVP_MD_CTX_new()) {
-    SOMNUS_CHECK(context_ != nullptr && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
-  }
-  // Lengths go before texts, so that no two lists of fields make the same bytes.
-  void Add(uint64_t number) { Update({reinterpret_cast<const char*>(&number), sizeof(number)}); }
-  void Add(absl::string_view text) {
-    Add(uint64_t{text.size()});
-    Update(text);
-  }
-  std::string Hex() {
-    std::string digest(32, '\0');
-    SOMNUS_CHECK(
-        EVP_DigestFinal_ex(context_.get(), reinterpret_cast<unsigned char*>(digest.data()), nullptr) == 1);
-    return absl::BytesToHexString(digest);
-  }
-
- private:
-  struct Free {
-    void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-  };
-  void Update(absl::string_view bytes) {
-    SOMNUS_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
-  }
-  std::unique_ptr<EVP_MD_CTX, Free> context_;
-};
 
 absl::Status AddWholeFile(const std::string& path, Sha256* hash) {
   ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, MappedFile::Open(path));

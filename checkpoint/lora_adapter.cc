@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "checkpoint/canonical_tensors.h"
 #include "checkpoint/dequantize.h"
@@ -15,6 +16,7 @@
 #include "checkpoint/lora_config.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/sha256.h"
 #include "checkpoint/tensor_table.h"
 
 namespace somnus {
@@ -92,8 +94,12 @@ absl::StatusOr<std::vector<float>> ReadAll(const TensorInfo& tensor) {
 // Finds the pairs of an adapter's tensors, for one Open.
 class LoraAdapter::Reader {
  public:
-  Reader(const ModelConfig& config, const LoraConfig& lora, int32_t max_rank, LoraAdapter* adapter)
-      : config_(config), lora_(lora), max_rank_(max_rank), adapter_(*adapter) {
+  using Names = absl::flat_hash_map<std::string, std::string>;
+
+  // `saved_names`: of the tensors, by their canonical names.
+  Reader(const ModelConfig& config, const LoraConfig& lora, int32_t max_rank, const Names& saved_names,
+         LoraAdapter* adapter)
+      : config_(config), lora_(lora), max_rank_(max_rank), saved_names_(saved_names), adapter_(*adapter) {
     ForEachUncommonTensor(config, TensorOrigin::kHuggingFace,
                           [this](const std::string& name, const HeadOrder& heads, float /*offset*/) {
                             heads_.emplace(name, heads);
@@ -124,20 +130,30 @@ class LoraAdapter::Reader {
       return absl::InvalidArgumentError(absl::StrCat(kTensorFile, ": there is no tensor ",
                                                      a == nullptr ? NameOfA(module) : NameOfB(module)));
     }
-    ASSIGN_OR_RETURN(const int32_t rank, lora_.RankOf(module));
+    const LoraModuleName name = {.canonical = module, .saved = SavedName(a->name)};
+    ASSIGN_OR_RETURN(const int32_t rank, lora_.RankOf(name));
     if (rank > max_rank_) {
       return absl::InvalidArgumentError(absl::StrCat(kTensorFile, ": tensor ", a->name, ": rank ", rank,
                                                      " is more than --max-lora-rank, ", max_rank_));
     }
     RETURN_IF_ERROR(CheckShape(*a, {rank, SizeOf(spec.cols, config_)}));
     RETURN_IF_ERROR(CheckShape(*b, {SizeOf(spec.rows, config_), rank}));
-    ASSIGN_OR_RETURN(const double scale, lora_.ScaleOf(module, rank));
+    ASSIGN_OR_RETURN(const double scale, lora_.ScaleOf(name, rank));
     known_.insert(a->name);
     known_.insert(b->name);
     modules_.push_back(module);
     adapter_.rank_ = std::max(adapter_.rank_, rank);
     AddPairs(layer, spec, {.a = a, .b = b, .scale = scale, .heads = HeadsOf(module)});
     return absl::OkStatus();
+  }
+
+  // The module's name in the model that PEFT has wrapped, of a tensor "base_model.model.NAME.lora_A.weight".
+  std::string SavedName(const std::string& canonical_a) const {
+    const auto found = saved_names_.find(canonical_a);
+    absl::string_view name = found == saved_names_.end() ? canonical_a : found->second;
+    absl::ConsumePrefix(&name, "base_model.model.");
+    absl::ConsumeSuffix(&name, NameOfA(""));
+    return std::string(name);
   }
 
   HeadOrder HeadsOf(const std::string& module) const {
@@ -195,6 +211,7 @@ class LoraAdapter::Reader {
   const ModelConfig& config_;
   const LoraConfig& lora_;
   const int32_t max_rank_;
+  const Names& saved_names_;
   LoraAdapter& adapter_;
   absl::flat_hash_map<std::string, HeadOrder> heads_;  // of weights whose rows lie in another order
   absl::flat_hash_set<std::string> known_;             // tensors
@@ -220,10 +237,25 @@ absl::StatusOr<std::unique_ptr<LoraAdapter>> LoraAdapter::Open(const std::string
   }
   RETURN_IF_ERROR(file.status());
   std::unique_ptr<LoraAdapter> adapter(new LoraAdapter);
-  RETURN_IF_ERROR(ReadSafetensors(**file, nullptr, adapter->tensors_.get()));
+  Reader::Names saved_names;
+  const auto note = [&saved_names](const std::string& name) {
+    saved_names.emplace(CanonicalName(name), name);
+    return true;
+  };
+  RETURN_IF_ERROR(ReadSafetensors(**file, note, adapter->tensors_.get()));
+  adapter->file_ = file->get();
+  adapter->config_ = std::string(config_file->text());
   adapter->tensors_->Keep(*std::move(file));
-  RETURN_IF_ERROR(Reader(config, *lora, max_rank, adapter.get()).Run());
+  RETURN_IF_ERROR(Reader(config, *lora, max_rank, saved_names, adapter.get()).Run());
   return adapter;
+}
+
+absl::StatusOr<std::string> LoraAdapter::Fingerprint() const {
+  Sha256 hash;
+  hash.Add(config_);
+  hash.Add(file_->text());
+  RETURN_IF_ERROR(file_->CheckWhole());
+  return hash.Hex();
 }
 
 absl::StatusOr<LoraMatrices> LoraAdapter::Read(int32_t layer, LoraTarget target) const {

@@ -35,6 +35,7 @@ struct LoraMatrices {
   std::vector<float> b;  // [out_features, rank]
 };
 
+class MappedFile;
 class TensorTable;
 
 class LoraAdapter {
@@ -52,6 +53,9 @@ class LoraAdapter {
   int32_t rank() const { return rank_; }
   // DataLoss: the file was cut while in use.
   absl::StatusOr<LoraMatrices> Read(int32_t layer, LoraTarget target) const;
+  // SHA-256 (64 hexadecimal digits) over both files: equal for equal files, regardless of path and times.
+  // Reads the whole file of tensors. DataLoss as Read.
+  absl::StatusOr<std::string> Fingerprint() const;
 
  private:
   // The change of one matrix, as stored. A matrix that files fuse with further ones has rows of the fused B.
@@ -68,7 +72,9 @@ class LoraAdapter {
   LoraAdapter();
 
   std::unique_ptr<TensorTable> tensors_;
-  std::vector<Pair> pairs_;  // [num_layers][kNumLoraTargets]
+  const MappedFile* file_ = nullptr;  // of the tensors, which own the file
+  std::string config_;                // the text of adapter_config.json
+  std::vector<Pair> pairs_;           // [num_layers][kNumLoraTargets]
   int32_t rank_ = 0;
 };
 

@@ -1,13 +1,10 @@
 #include "checkpoint/lora_config.h"
 
-#include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
@@ -19,6 +16,7 @@ using nlohmann::json;
 
 constexpr int64_t kMaxFileBytes = 1 << 20;
 constexpr size_t kMaxPatterns = 100'000;  // a model has fewer modules
+constexpr size_t kMaxExpressions = 1000;
 constexpr int32_t kLargestRank = 1 << 20;
 
 bool IsSet(const json& value) {
@@ -48,30 +46,6 @@ absl::Status RefuseVariants(JsonFields* fields) {
   return fields->status();
 }
 
-// A name of modules; a key of PEFT may also be a regular expression, of which only a leading ^ is known here:
-// a whole name follows.
-bool IsName(absl::string_view key) {
-  return !key.empty() && std::all_of(key.begin(), key.end(),
-                                     [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.'; });
-}
-
-absl::StatusOr<std::map<std::string, double>> ReadPattern(JsonFields* fields, const char* key) {
-  std::map<std::string, double> pattern;
-  if (!fields->Has(key)) return pattern;
-  const json& object = fields->Object(key);
-  RETURN_IF_ERROR(fields->status());
-  if (object.size() > kMaxPatterns) return fields->Bad(key, "too many entries");
-  for (const auto& [name, value] : object.items()) {
-    const bool is_whole = absl::StartsWith(name, "^");
-    const std::string plain = name.substr(is_whole ? 1 : 0);
-    if (!IsName(plain)) return fields->Unsupported(key, absl::StrCat("the regular expression '", name, "'"));
-    if (!value.is_number() || !std::isfinite(value.get<double>()))
-      return fields->Bad(key, absl::StrCat("'", name, "' is not a number"));
-    pattern.emplace(absl::StrCat(is_whole ? "^" : "", CanonicalName(plain)), value.get<double>());
-  }
-  return pattern;
-}
-
 absl::StatusOr<std::vector<std::string>> ReadTargets(JsonFields* fields) {
   std::vector<std::string> targets;
   const json* value = fields->Find("target_modules");
@@ -84,30 +58,38 @@ absl::StatusOr<std::vector<std::string>> ReadTargets(JsonFields* fields) {
   return targets;
 }
 
-// The value of the pattern's keys that name the module, `otherwise` where none does. PEFT takes the first in
-// the file's order, which JSON does not promise: keys that differ are an error.
-absl::StatusOr<double> Lookup(const std::map<std::string, double>& pattern, const char* key,
-                              absl::string_view module, double otherwise) {
-  const std::string* found = nullptr;
-  double value = otherwise;
-  for (const auto& [name, number] : pattern) {
-    if (!NamesModule(name, module)) continue;
-    if (found != nullptr && number != value) {
-      return absl::InvalidArgumentError(absl::StrCat(kLoraConfigFile, ": ", key, ": '", *found, "' and '",
-                                                     name, "' say different things of ", module));
-    }
-    found = &name;
-    value = number;
-  }
-  return value;
-}
-
 }  // namespace
 
-bool NamesModule(absl::string_view key, absl::string_view module) {
-  if (absl::ConsumePrefix(&key, "^")) return module == key;
-  return module == key || (absl::EndsWith(module, key) && module.size() > key.size() &&
-                           module[module.size() - key.size() - 1] == '.');
+absl::StatusOr<LoraConfig::Pattern> LoraConfig::ReadPattern(const JsonFields& fields, const char* key,
+                                                            const nlohmann::ordered_json& entries) {
+  Pattern pattern;
+  const auto found = entries.find(key);
+  if (found == entries.end() || found->is_null()) return pattern;
+  if (!found->is_object()) return fields.Bad(key, "not an object");
+  if (found->size() > kMaxPatterns) return fields.Bad(key, "too many entries");
+  size_t num_expressions = 0;
+  for (const auto& [name, value] : found->items()) {
+    absl::StatusOr<ModulePattern> compiled = ModulePattern::Compile(name);
+    if (!compiled.ok()) return fields.Bad(key, compiled.status().message());
+    num_expressions += compiled->is_expression() ? 1 : 0;
+    if (num_expressions > kMaxExpressions) return fields.Bad(key, "too many regular expressions");
+    if (!value.is_number() || !std::isfinite(value.get<double>()))
+      return fields.Bad(key, absl::StrCat("'", name, "' is not a number"));
+    pattern.emplace_back(*std::move(compiled), value.get<double>());
+  }
+  return pattern;
+}
+
+absl::StatusOr<double> LoraConfig::Lookup(const Pattern& pattern, const char* key,
+                                          const LoraModuleName& module, double otherwise) {
+  for (const auto& [name, number] : pattern) {
+    const absl::StatusOr<bool> matches = name.Matches(module);
+    if (!matches.ok())
+      return absl::InvalidArgumentError(
+          absl::StrCat(kLoraConfigFile, ": ", key, ": ", matches.status().message()));
+    if (*matches) return number;
+  }
+  return otherwise;
 }
 
 absl::StatusOr<LoraConfig> LoraConfig::Parse(absl::string_view text) {
@@ -124,22 +106,24 @@ absl::StatusOr<LoraConfig> LoraConfig::Parse(absl::string_view text) {
   config.rank_stabilized_ = fields.Bool("use_rslora", false);
   RETURN_IF_ERROR(fields.status());
   if (!std::isfinite(config.alpha_)) return fields.Bad("lora_alpha", "not a finite number");
-  ASSIGN_OR_RETURN(config.rank_pattern_, ReadPattern(&fields, "rank_pattern"));
-  ASSIGN_OR_RETURN(config.alpha_pattern_, ReadPattern(&fields, "alpha_pattern"));
+  // In the file's order, which `object` has lost.
+  const auto ordered = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  ASSIGN_OR_RETURN(config.rank_pattern_, ReadPattern(fields, "rank_pattern", ordered));
+  ASSIGN_OR_RETURN(config.alpha_pattern_, ReadPattern(fields, "alpha_pattern", ordered));
   ASSIGN_OR_RETURN(config.targets_, ReadTargets(&fields));
   return config;
 }
 
-absl::StatusOr<int32_t> LoraConfig::RankOf(absl::string_view module) const {
+absl::StatusOr<int32_t> LoraConfig::RankOf(const LoraModuleName& module) const {
   ASSIGN_OR_RETURN(const double rank, Lookup(rank_pattern_, "rank_pattern", module, rank_));
   if (!(rank >= 1 && rank <= kLargestRank && rank == std::floor(rank))) {
     return absl::InvalidArgumentError(
-        absl::StrCat(kLoraConfigFile, ": rank_pattern: ", rank, " is no rank (", module, ")"));
+        absl::StrCat(kLoraConfigFile, ": rank_pattern: ", rank, " is no rank (", module.canonical, ")"));
   }
   return static_cast<int32_t>(rank);
 }
 
-absl::StatusOr<double> LoraConfig::ScaleOf(absl::string_view module, int32_t rank) const {
+absl::StatusOr<double> LoraConfig::ScaleOf(const LoraModuleName& module, int32_t rank) const {
   ASSIGN_OR_RETURN(const double alpha, Lookup(alpha_pattern_, "alpha_pattern", module, alpha_));
   return alpha / (rank_stabilized_ ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
 }

@@ -13,7 +13,10 @@
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/fingerprint.h"
+#include "checkpoint/models_folder.h"
 #include "checkpoint/sentence_modules.h"
+#include "coordinator/adapters/adapter_engine.h"
+#include "coordinator/adapters/adapter_registry.h"
 #include "coordinator/draft_model.h"
 #include "coordinator/engine/auto_sleep_engine.h"
 #include "coordinator/engine/engine_loop.h"
@@ -28,7 +31,6 @@
 #include "coordinator/metrics/latency_sums.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/metrics/step_trace.h"
-#include "coordinator/openai/adapter_registry.h"
 #include "coordinator/replicas/replica_set.h"
 #include "coordinator/scheduler/ngram_lookup.h"
 #include "coordinator/scheduler/step_size.h"
@@ -150,6 +152,12 @@ class ServedEngineImpl : public ServedEngine {
 
   absl::Status Open(const Metrics* beside) override {
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(flags_.model, Format(flags_));
+    if (absl::IsNotFound(checkpoint.status()) && IsModelName(flags_.model)) {
+      return absl::NotFoundError(
+          absl::StrCat("there is no file, directory or model named '", flags_.model,
+                       "'; somnus models add PATH gives a model a name, and somnus list "
+                       "shows names"));
+    }
     if (!checkpoint.ok()) return Annotate(checkpoint.status(), flags_.model);
     checkpoint_ = *std::move(checkpoint);
     if (const absl::Status found = checkpoint_->FindTokenizer(); !found.ok())
@@ -209,6 +217,8 @@ class ServedEngineImpl : public ServedEngine {
     const SharingModel sharing = Sharing();
     engine_ = devices == nullptr ? MakeEngine() : Share(devices, sharing);
     RETURN_IF_ERROR(LoadAdapters());
+    if (adapters_ != nullptr)
+      engine_ = std::make_shared<AdapterEngine>(engine_, adapters_, flags_.engine.queue);
     ServedModel model;
     model.name = name_;
     model.aliases = flags_.model_aliases;

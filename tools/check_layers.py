@@ -38,6 +38,7 @@ ARROWS = {
     "coordinator/executor": ["proto", "coordinator/block_manager", "coordinator/residency"],
     "coordinator/engine": ["proto", "coordinator/block_manager", "coordinator/executor", "coordinator/request",
                            "coordinator/residency", "coordinator/scheduler"],
+    "coordinator/adapters": ["coordinator/engine", "coordinator/request", "coordinator/residency"],
     "coordinator/metrics": ["proto", "coordinator/block_manager", "coordinator/engine", "coordinator/request"],
     # Several engines behind one queue: they know neither processes nor clients.
     "coordinator/replicas": ["coordinator/block_manager", "coordinator/engine", "coordinator/executor", "coordinator/request",
@@ -47,7 +48,7 @@ ARROWS = {
                                    "coordinator/residency"],
     # HTTP messages, from which the rooms of clients' and operators' requests are built; the server stands on all.
     "coordinator/http": ["proto", "coordinator/residency"],
-    "coordinator/openai": ["proto", "checkpoint", "text", "coordinator/engine", "coordinator/http", "coordinator/metrics",
+    "coordinator/openai": ["proto", "checkpoint", "text", "coordinator/adapters", "coordinator/engine", "coordinator/http", "coordinator/metrics",
                            "coordinator/request", "coordinator/residency", "coordinator/structured"],
     # OpenAI's Responses API, which stands on the chat route.
     "coordinator/responses": ["proto", "checkpoint", "text", "coordinator/engine", "coordinator/http", "coordinator/openai",
@@ -57,7 +58,7 @@ ARROWS = {
     # Routes that speak of token ids, which stand on the completion route and the chat route.
     "coordinator/token_routes": ["proto", "checkpoint", "text", "coordinator/engine", "coordinator/http", "coordinator/openai",
                                  "coordinator/request", "coordinator/structured"],
-    "coordinator/operators": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
+    "coordinator/operators": ["proto", "coordinator/adapters", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
                               "coordinator/residency"],
     # The calls of all gRPC services: keys, errors, and the loop of a Generate call.
     "coordinator/grpc/calls": ["proto", "coordinator/engine", "coordinator/http", "coordinator/metrics", "coordinator/openai",
@@ -66,12 +67,12 @@ ARROWS = {
     "coordinator/grpc/gateway": ["proto", "checkpoint", "coordinator/engine", "coordinator/grpc/calls", "coordinator/http",
                                  "coordinator/metrics", "coordinator/openai", "coordinator/operators", "coordinator/records",
                                  "coordinator/residency"],
-    "coordinator/grpc": ["proto", "coordinator/engine", "coordinator/grpc/calls", "coordinator/grpc/gateway", "coordinator/http",
+    "coordinator/grpc": ["proto", "coordinator/adapters", "coordinator/engine", "coordinator/grpc/calls", "coordinator/grpc/gateway", "coordinator/http",
                          "coordinator/metrics", "coordinator/openai", "coordinator/operators", "coordinator/records",
                          "coordinator/residency"],
     # Pages for browsers, and the responses that carry them.
     "coordinator/console": ["coordinator/http"],
-    "coordinator/http_server": ["proto", "coordinator/console", "coordinator/engine", "coordinator/http", "coordinator/messages",
+    "coordinator/http_server": ["proto", "coordinator/console", "coordinator/adapters", "coordinator/engine", "coordinator/http", "coordinator/messages",
                                 "coordinator/metrics", "coordinator/openai", "coordinator/operators", "coordinator/records",
                                 "coordinator/residency", "coordinator/responses", "coordinator/token_routes"],
     # What is written down of requests: the access log.

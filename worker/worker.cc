@@ -224,6 +224,8 @@ absl::StatusOr<v1::SetAdaptersResponse> Worker::SetAdapters(const v1::SetAdapter
     RETURN_IF_ERROR(load_.SetAdapters(adapters));
     v1::SetAdaptersResponse response;
     response.set_weights_version(weights_version());
+    for (const auto& [id, fingerprint] : load_.runner()->AdapterFingerprints())
+      (*response.mutable_fingerprints())[id] = fingerprint;
     return response;
   });
 }

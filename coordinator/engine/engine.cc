@@ -56,7 +56,7 @@ absl::Status Engine::ResetPrefixCache(bool preempt_running) {
   return RunKind(this, ResetPrefixCacheRequest{.preempt_running = preempt_running});
 }
 
-absl::Status Engine::SetAdapters(std::vector<HeldAdapter> adapters) {
+absl::StatusOr<TransitionReport> Engine::SetAdapters(std::vector<HeldAdapter> adapters) {
   return RunKind(this, SetAdaptersRequest{.adapters = std::move(adapters)});
 }
 

@@ -73,7 +73,7 @@ class Engine {
   absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginWeightUpdate(const WeightsRequest& request);
   absl::StatusOr<int32_t> ResizeKvCache(int32_t total_blocks);
   absl::Status ResetPrefixCache(bool preempt_running);
-  absl::Status SetAdapters(std::vector<HeldAdapter> adapters);
+  absl::StatusOr<TransitionReport> SetAdapters(std::vector<HeldAdapter> adapters);
   absl::Status Revive(bool asleep);
   absl::Status Roll(absl::Duration grace);
   absl::Status AbortCall();

@@ -216,8 +216,8 @@ absl::Status EngineLoop::CarryOut(const ResetPrefixCacheRequest& request) {
   return RunCommand(std::make_shared<ResetPrefixCacheCommand>(request.preempt_running)).status();
 }
 
-absl::Status EngineLoop::CarryOut(const SetAdaptersRequest& request) {
-  return RunCommand(std::make_shared<SetAdaptersCommand>(request.adapters)).status();
+absl::StatusOr<TransitionReport> EngineLoop::CarryOut(const SetAdaptersRequest& request) {
+  return RunCommand(std::make_shared<SetAdaptersCommand>(request.adapters));
 }
 
 absl::Status EngineLoop::CarryOut(const RollRequest& /*request*/) {

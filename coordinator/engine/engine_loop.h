@@ -106,7 +106,7 @@ class EngineLoop : public Engine {
   absl::StatusOr<std::unique_ptr<WeightUpdate>> CarryOut(const UpdateWeightsRequest& request);
   absl::StatusOr<int32_t> CarryOut(const ResizeKvCacheRequest& request);
   absl::Status CarryOut(const ResetPrefixCacheRequest& request);
-  absl::Status CarryOut(const SetAdaptersRequest& request);
+  absl::StatusOr<TransitionReport> CarryOut(const SetAdaptersRequest& request);
   absl::Status CarryOut(const ReviveRequest& request);
   absl::Status CarryOut(const RollRequest& request);
   absl::Status CarryOut(const AbortCallRequest& request);

@@ -162,10 +162,11 @@ struct ResetPrefixCacheRequest {
 };
 
 // Every rank holds exactly these adapters afterwards (proto/worker.proto, SetAdapters); a slot keeps its
-// adapter where the id stays. No request may have an adapter that goes. An error names the adapter, and the
-// tensor or the key; then the ranks hold what they held before.
+// adapter where the id stays. No request may have an adapter that goes. The report has the adapters'
+// fingerprints. An error names the adapter, and the tensor or the key; then the ranks hold what they held
+// before. DataLoss: the files of an adapter are not those of HeldAdapter::fingerprint, or differ among ranks.
 struct SetAdaptersRequest {
-  using Result = absl::Status;
+  using Result = absl::StatusOr<TransitionReport>;
 
   std::vector<HeldAdapter> adapters;
 };

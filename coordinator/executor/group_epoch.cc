@@ -124,6 +124,20 @@ absl::StatusOr<SelfCheckResult> SumUp(const std::vector<WorkerLink>& workers,
   return result;
 }
 
+// `fingerprint`: of the adapter's files, as they were loaded or as earlier ranks read them; empty: of no rank
+// yet.
+absl::Status CheckFingerprint(const HeldAdapter& adapter, size_t rank,
+                              const v1::SetAdaptersResponse& response, std::string* fingerprint) {
+  const auto found = response.fingerprints().find(adapter.id);
+  const std::string read = found == response.fingerprints().end() ? "" : found->second;
+  if (fingerprint->empty()) *fingerprint = read;
+  if (read == *fingerprint) return absl::OkStatus();
+  const char* const why = adapter.fingerprint.empty() ? "differ from those that rank 0 has read"
+                                                      : "have changed since the adapter was loaded";
+  return absl::DataLossError(absl::StrCat("rank ", rank, ": adapter '", adapter.name, "' (", adapter.path,
+                                          "): the files ", why, "; load it again with load_inplace"));
+}
+
 }  // namespace
 
 size_t NumIn(const Ranks& ranks) { return static_cast<size_t>(std::count(ranks.begin(), ranks.end(), true)); }
@@ -327,7 +341,7 @@ absl::StatusOr<TransitionReport> GroupEpoch::ResizeKvCache(int32_t num_blocks, i
   return report;
 }
 
-absl::Status GroupEpoch::SetAdaptersOnAll(const std::vector<HeldAdapter>& adapters) {
+absl::StatusOr<TransitionReport> GroupEpoch::SetAdaptersOnAll(const std::vector<HeldAdapter>& adapters) {
   v1::SetAdaptersRequest request;
   for (const HeldAdapter& adapter : adapters) {
     v1::WorkerAdapter* const message = request.add_adapters();
@@ -336,18 +350,27 @@ absl::Status GroupEpoch::SetAdaptersOnAll(const std::vector<HeldAdapter>& adapte
     message->set_name(adapter.name);
     message->set_path(adapter.path);
   }
-  return calls_.CollectOperation(calls_.all(), options_.load_timeout, &Stub::SetAdapters, request).status();
+  ASSIGN_OR_RETURN(
+      const std::vector<v1::SetAdaptersResponse> responses,
+      calls_.CollectOperation(calls_.all(), options_.load_timeout, &Stub::SetAdapters, std::move(request)));
+  TransitionReport report;
+  for (const HeldAdapter& adapter : adapters) {
+    std::string& fingerprint = report.adapters[adapter.id];
+    fingerprint = adapter.fingerprint;
+    for (size_t rank = 0; rank < responses.size(); ++rank)
+      RETURN_IF_ERROR(CheckFingerprint(adapter, rank, responses[rank], &fingerprint));
+  }
+  return report;
 }
 
 absl::StatusOr<TransitionReport> GroupEpoch::SetAdapters(const std::vector<HeldAdapter>& adapters,
                                                          const std::vector<HeldAdapter>& before) {
-  const absl::Status set = SetAdaptersOnAll(adapters);
-  if (set.ok()) return TransitionReport();
-  if (!latch_.status().ok()) return set;
+  absl::StatusOr<TransitionReport> set = SetAdaptersOnAll(adapters);
+  if (set.ok() || !latch_.status().ok()) return set;
   // Ranks read no adapter that they hold.
-  if (const absl::Status undone = SetAdaptersOnAll(before); !undone.ok()) {
-    latch_.Fail(absl::UnavailableError(
-        absl::StrCat("the ranks may hold different adapters (", set.message(), "): ", undone.message())));
+  if (const absl::Status undone = SetAdaptersOnAll(before).status(); !undone.ok()) {
+    latch_.Fail(absl::UnavailableError(absl::StrCat("the ranks may hold different adapters (",
+                                                    set.status().message(), "): ", undone.message())));
   }
   return set;
 }

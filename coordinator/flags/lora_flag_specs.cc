@@ -82,8 +82,9 @@ FlagGroup AdapterFlags(LoraFlags* f) {
           Flag::Int("max-loras", &f->max_loras, 1, kMaxAdapters,
                     "different adapters in one step, at most; every worker's device has a place for each"),
           Flag::Int("max-cpu-loras", &f->max_cpu_loras, 0, kMaxAdapters,
-                    "adapters that can be loaded at once; each has a copy in every worker's host memory; 0: "
-                    "as many as --max-loras and --lora-modules ask for"),
+                    "adapters that every worker holds in host memory; the least recently used one beyond is "
+                    "forgotten, and read again when a request names it; 0: as many as --max-loras and "
+                    "--lora-modules ask for"),
           Flag::Int("max-lora-rank", &f->max_rank, 1, LoraAdapter::kMaxRank,
                     "the largest rank of an adapter, for which places are made"),
           Flag::Time("lora-unload-timeout", &f->unload_timeout, absl::ZeroDuration(), kLongestTimeFlag,

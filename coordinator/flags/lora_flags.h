@@ -21,14 +21,16 @@ struct LoraFlags {
   bool enabled = false;
   std::vector<LoraModule> modules;
   int32_t max_loras = 1;      // different adapters in one step
-  int32_t max_cpu_loras = 0;  // that are loaded at once; 0: as MaxAdapters says
+  int32_t max_cpu_loras = 0;  // that workers hold at once; 0: as MaxAdapters says
   int32_t max_rank = 16;
   absl::Duration unload_timeout = absl::Minutes(1);  // for the requests of an adapter that is unloaded
 };
 
-// How many adapters can be loaded at once.
+// How many adapters the workers hold at once.
 inline int32_t MaxAdapters(const LoraFlags& flags) {
-  return std::max({flags.max_loras, flags.max_cpu_loras, static_cast<int32_t>(flags.modules.size())});
+  const auto wanted =
+      flags.max_cpu_loras > 0 ? flags.max_cpu_loras : static_cast<int32_t>(flags.modules.size());
+  return std::max(flags.max_loras, wanted);
 }
 
 }  // namespace somnus

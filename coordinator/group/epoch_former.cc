@@ -159,19 +159,19 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> EpochFormer::TryEpoch(Held* held, in
 absl::Status EpochFormer::SetAdapters(GroupEpoch* epoch, Held* held) {
   if (load_request_.max_adapters() == 0) return absl::OkStatus();
   const std::vector<HeldAdapter> wanted = held_.adapters;
-  const absl::Status all = epoch->SetAdaptersOnAll(wanted);
+  const absl::Status all = epoch->SetAdaptersOnAll(wanted).status();
   if (all.ok() || !epoch->Health().ok() || wanted.empty()) return all;
   std::vector<HeldAdapter> possible;
   for (const HeldAdapter& adapter : wanted) {
     possible.push_back(adapter);
-    const absl::Status one = epoch->SetAdaptersOnAll(possible);
+    const absl::Status one = epoch->SetAdaptersOnAll(possible).status();
     RETURN_IF_ERROR(epoch->Health());
     if (one.ok()) continue;
     LogError("{}an adapter is dropped: {}", ReplicaPrefix(flags_), std::string(one.message()));
     possible.pop_back();
   }
   held->adapters = held_.adapters = possible;
-  return epoch->SetAdaptersOnAll(possible);
+  return epoch->SetAdaptersOnAll(possible).status();
 }
 
 absl::StatusOr<std::vector<WorkerLink>> EpochFormer::AwaitWorkers() {

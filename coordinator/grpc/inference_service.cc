@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/adapters/adapter_registry.h"
 #include "coordinator/grpc/calls/grpc_call.h"
 #include "coordinator/metrics/metrics.h"
-#include "coordinator/openai/adapter_registry.h"
 #include "coordinator/openai/client_request.h"
 #include "coordinator/openai/embeddings.h"
 #include "coordinator/openai/response_json.h"
@@ -210,7 +210,7 @@ grpc::Status InferenceServiceImpl::ListModels(grpc::ServerContext* context, cons
     };
     add(model->name);
     if (model->adapters == nullptr) continue;
-    for (const std::shared_ptr<const RequestAdapter>& adapter : model->adapters->List()) add(adapter->name);
+    for (const AdapterCard& adapter : model->adapters->List()) add(adapter.name);
   }
   return grpc::Status::OK;
 }

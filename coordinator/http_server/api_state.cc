@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/adapters/adapter_registry.h"
 #include "coordinator/console/console.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/http/query_string.h"
 #include "coordinator/http_server/openapi.h"
-#include "coordinator/openai/adapter_registry.h"
 #include "coordinator/openai/grammar_request.h"
 #include "coordinator/operators/lifecycle_routes.h"
 #include "coordinator/operators/prefix_routes.h"
@@ -56,10 +56,11 @@ Json ConfigJson(const std::string& engine_config, bool as_text) {
 }
 
 AdapterNumbers CountAdapters(const AdapterRegistry& registry) {
-  AdapterNumbers numbers = {.max_loras = registry.max_loras()};
-  for (const std::shared_ptr<const RequestAdapter>& adapter : registry.List()) {
-    if (adapter->num_running > 0) numbers.running.push_back(adapter->name);
-    if (adapter->num_waiting > 0) numbers.waiting.push_back(adapter->name);
+  AdapterNumbers numbers = {.max_loras = registry.max_loras(), .num_reads_again = registry.num_reads_again()};
+  for (const AdapterCard& adapter : registry.List()) {
+    ++(adapter.held ? numbers.num_held : numbers.num_forgotten);
+    if (adapter.num_running > 0) numbers.running.push_back(adapter.name);
+    if (adapter.num_waiting > 0) numbers.waiting.push_back(adapter.name);
   }
   return numbers;
 }
@@ -160,8 +161,8 @@ HttpResponse ApiState::Models(absl::string_view name) const {
     add(*model, model->name, model->name, nullptr);
     for (const std::string& alias : model->aliases) add(*model, alias, model->name, nullptr);
     if (model->adapters == nullptr) continue;
-    for (const std::shared_ptr<const RequestAdapter>& adapter : model->adapters->List())
-      add(*model, adapter->name, adapter->path, model->name);
+    for (const AdapterCard& adapter : model->adapters->List())
+      add(*model, adapter.name, adapter.path, model->name);
   }
   if (!name.empty() && !cards.empty()) return JsonResponse(cards[0]);
   if (name.empty()) return JsonResponse(Json{{"object", "list"}, {"data", std::move(cards)}});

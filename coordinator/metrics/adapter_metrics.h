@@ -1,6 +1,6 @@
 #pragma once
-// vLLM's metric of adapters (LoRA): which adapters have requests. Internal to coordinator/metrics. One thread
-// at a time.
+// The metrics of adapters (LoRA): vLLM's, which adapters have requests, and how many are loaded. Internal to
+// coordinator/metrics. One thread at a time.
 
 #include <prometheus/gauge.h>
 
@@ -29,9 +29,20 @@ class AdapterMetrics {
     gauge_ = &series_.Gauge(kName, kHelp, labels);
     labels_ = std::move(labels);
     gauge_->Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+    SetCount("held", numbers.num_held);
+    SetCount("forgotten", numbers.num_forgotten);
+    series_.Advance("somnus:adapter_reads_total", "Reads of adapters that the workers had forgotten.",
+                    numbers.num_reads_again);
   }
 
  private:
+  void SetCount(const char* state, int32_t count) const {
+    series_
+        .Gauge("somnus:adapters", "Adapters, by whether the workers hold them or read them again when asked.",
+               {{"state", state}})
+        .Set(count);
+  }
+
   static constexpr char kName[] = "vllm:lora_requests_info";
   static constexpr char kHelp[] = "Adapters that have requests, by their names.";
 

@@ -148,10 +148,7 @@ EngineRequest ClientRequest::MakeRequest(int32_t index, const PromptIds& ids,
   if (params_->embedding.has_value()) request.pooling = params_->embedding->pooling;
   request.seed = params_->seed + (params_->own_seeds ? index : candidate);
   request.cache_salt = params_->cache_salt;
-  if (model_->adapter != nullptr) {
-    request.adapter = model_->adapter;
-    request.cache_salt = absl::StrCat(model_->adapter->salt, request.cache_salt);
-  }
+  if (model_->is_adapter) request.adapter_name = model_->name;
   request.user = params_->user;
   if (candidate > 0) request.fork_of = choices_[index - candidate].engine_id;
   request.priority = params_->priority;

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "coordinator/openai/adapter_registry.h"
+#include "coordinator/adapters/adapter_registry.h"
 #include "coordinator/openai/word_speller.h"
 
 namespace somnus {
@@ -59,14 +59,12 @@ SharedModel ModelTable::Find(absl::string_view name) const {
     if (model->HasName(name)) return model;
   }
   for (const SharedModel& model : models) {
-    if (model->adapters == nullptr) continue;
-    std::shared_ptr<const RequestAdapter> adapter = model->adapters->Find(std::string(name));
-    if (adapter == nullptr) continue;
+    if (model->adapters == nullptr || !model->adapters->Knows(std::string(name))) continue;
     auto named = std::make_shared<ServedModel>(*model);
     named->name = std::string(name);
     named->aliases.clear();
     named->parent = model->name;
-    named->adapter = std::move(adapter);
+    named->is_adapter = true;
     return named;
   }
   return nullptr;

@@ -30,7 +30,7 @@ class ModelTable {
   void Set(std::vector<ServedModel> models);
   // The first model: a request that names no model gets this model. Null while the models load.
   SharedModel Get() const;
-  // A model, or an adapter: a model with `adapter` set, and otherwise as the adapter's model. Null: there is
+  // A model, or an adapter: a model with is_adapter set, and otherwise as the adapter's model. Null: there is
   // no such name, or the models load.
   SharedModel Find(absl::string_view name) const;
   // The models alone.

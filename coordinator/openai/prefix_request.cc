@@ -55,7 +55,7 @@ GenerateOrError ParsePrefixRequest(absl::string_view body, const ServedModel& mo
   const absl::StatusOr<Json> json =
       ParseJsonObject(body, JsonLimits{limits.max_json_depth, limits.max_json_values});
   if (!json.ok()) return BadRequest("", json.status().message());
-  if (model.adapter != nullptr) return NoAdapterPins();
+  if (model.is_adapter) return NoAdapterPins();
   FieldReader fields(*json);
   if (fields.Find("messages") == nullptr) return ParsePrefixFields(*json, model, limits);
   if (fields.Find("prompt") != nullptr)
@@ -64,7 +64,7 @@ GenerateOrError ParsePrefixRequest(absl::string_view body, const ServedModel& mo
 }
 
 GenerateOrError ParsePrefixFields(const Json& json, const ServedModel& model, const ApiLimits& limits) {
-  if (model.adapter != nullptr) return NoAdapterPins();
+  if (model.is_adapter) return NoAdapterPins();
   return ForPrompt(ParseCompletionFields(json, model, limits));
 }
 

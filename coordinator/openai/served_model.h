@@ -53,8 +53,9 @@ struct ServedModel {
   std::string all_names;             // of all served models, for messages; set by ModelTable
   std::shared_ptr<Engine> engine;
   std::shared_ptr<AdapterRegistry> adapters;  // null: the model takes no adapters
-  // Of an adapter that clients name like a model (ModelTable::Find): the adapter, and the model's name.
-  std::shared_ptr<const RequestAdapter> adapter;
+  // Of an adapter that clients name like a model (ModelTable::Find): `name` is the adapter's, and `parent`
+  // the model's name.
+  bool is_adapter = false;
   std::string parent;
   std::shared_ptr<OpenRequests> open_requests = std::make_shared<OpenRequests>();  // of all listeners
   std::shared_ptr<RequestHistory> history = std::make_shared<RequestHistory>();    // of all listeners

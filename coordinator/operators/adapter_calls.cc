@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
-#include "coordinator/openai/adapter_registry.h"
+#include "coordinator/adapters/adapter_registry.h"
 #include "coordinator/operators/lifecycle_calls.h"
 
 namespace somnus {
@@ -18,9 +18,8 @@ absl::Status CheckEnabled(const ServedModel& model) {
 absl::Status CheckName(const ModelTable& models, const ServedModel& model, const std::string& name) {
   const SharedModel other = models.Find(name);
   if (other == nullptr || other->parent == model.name) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("lora_name: '", name, "' is ",
-                   other->adapter == nullptr ? "a served model" : "an adapter of another model"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "lora_name: '", name, "' is ", other->is_adapter ? "an adapter of another model" : "a served model"));
 }
 
 }  // namespace

@@ -175,7 +175,8 @@ struct EngineRequest {
   uint64_t seed = 0;  // drawn by the API layer when the client gave none
   int32_t priority = 0;
   std::string cache_salt;
-  std::shared_ptr<const RequestAdapter> adapter;  // null: the model itself
+  std::string adapter_name;  // the adapter by which the client chose the model; empty: the model itself
+  std::shared_ptr<const RequestAdapter> adapter;  // of that name; given by AdapterEngine, with its salt
   std::string user;  // the sender, where users have accounts; empty: a sender without a name
   // The id of another choice of the same prompt: a request that was submitted before this request, with the
   // same prompt, sampling and salt. Where possible, the prompt is computed once for both. Empty: there is no

@@ -8,9 +8,15 @@ namespace somnus {
 
 struct HeldAdapter {
   int32_t slot = 0;  // by which steps name the adapter; at least 1
-  uint64_t id = 0;   // of what was loaded, never used again
+  // Of a change: the adapter is left out where the ranks do not hold it any more, since a worker that came
+  // after a loss could not read it.
+  bool must_be_held = false;
+  uint64_t id = 0;  // of what was loaded, never used again
   std::string name;
   std::string path;  // a directory on the workers' hosts
+  // Of the files that were loaded; another fingerprint is an error. Empty: the files are read for the first
+  // time.
+  std::string fingerprint;
 
   bool operator==(const HeldAdapter&) const = default;
 };

@@ -36,6 +36,7 @@ void TransitionReport::Add(const TransitionReport& other, int replica) {
     ranks.push_back(rank);
     ranks.back().replica = replica;
   }
+  adapters.insert(other.adapters.begin(), other.adapters.end());
 }
 
 }  // namespace somnus

@@ -5,7 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "coordinator/openai/adapter_registry.h"
+#include "coordinator/adapters/adapter_engine.h"
+#include "coordinator/adapters/adapter_registry.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {
@@ -23,6 +24,7 @@ class AdaptersApiTest : public ApiServerTest {
     adapters_ = std::make_shared<AdapterRegistry>(
         engine_, AdapterRegistryOptions{.max_adapters = 2, .unload_timeout = absl::ZeroDuration()});
     model.adapters = adapters_;
+    model.engine = std::make_shared<AdapterEngine>(engine_, adapters_, QueueLimits());
     server_->SetModel(std::move(model));
   }
   HttpReply Load(const std::string& body) { return Admin("POST", "/v1/load_lora_adapter", body); }
@@ -87,9 +89,12 @@ TEST_F(AdaptersApiTest, CallsAreForOperatorsAndNameTheFault) {
   ASSERT_EQ(Load(R"({"lora_name": "a", "lora_path": "/a"})").status, 200);
   refused(R"({"lora_name": "a", "lora_path": "/b"})", 400, "load_inplace");
   EXPECT_EQ(Load(R"({"lora_name": "a", "lora_path": "/b", "load_inplace": true})").status, 200);
-  EXPECT_EQ(adapters_->Find("a")->path, "/b");
+  EXPECT_EQ(adapters_->List()[0].path, "/b");
   EXPECT_EQ(Load(R"({"lora_name": "b", "lora_path": "/b"})").status, 200);
-  refused(R"({"lora_name": "c", "lora_path": "/c"})", 409, "--max-cpu-loras");
+  EXPECT_EQ(Load(R"({"lora_name": "c", "lora_path": "/c"})").status, 200);
+  EXPECT_EQ(Ask("a").status, 200) << "the workers had forgotten this one";
+  EXPECT_THAT(Send("GET", "/metrics").body, HasSubstr("somnus:adapter_reads_total"));
+  EXPECT_EQ(Unload("c").status, 200);
   EXPECT_EQ(Unload("c").status, 404);
   EXPECT_EQ(Unload("b").status, 200);
   EXPECT_EQ(Ask("b").status, 404);

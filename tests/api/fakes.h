@@ -313,7 +313,11 @@ class FakeEngine : public Engine {
     preempt_running_ = request.preempt_running;
     return absl::OkStatus();
   }
-  absl::Status Do(const SetAdaptersRequest&) { return absl::OkStatus(); }
+  absl::StatusOr<TransitionReport> Do(const SetAdaptersRequest& request) {
+    TransitionReport report;
+    for (const HeldAdapter& adapter : request.adapters) report.adapters[adapter.id] = adapter.path;
+    return report;
+  }
   absl::Status Do(const ReviveRequest&) { return absl::FailedPreconditionError("nothing has failed"); }
   absl::Status Do(const RollRequest& request) {
     absl::MutexLock lock(&mutex_);

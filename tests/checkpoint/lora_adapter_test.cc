@@ -78,15 +78,25 @@ TEST_F(LoraAdapterTest, KeysNameModulesAsPeftDoes) {
     const auto config = LoraConfig::Parse(R"({"peft_type":"LORA","r":2,"lora_alpha":2,"alpha_pattern":{")" +
                                           key + R"(":6}})");
     EXPECT_TRUE(config.ok()) << config.status();
-    return config->ScaleOf("model.layers.1.self_attn.q_proj", 2).value();
+    const LoraModuleName module = {.canonical = "model.layers.1.self_attn.q_proj",
+                                   .saved = "model.language_model.layers.1.self_attn.q_proj"};
+    return config->ScaleOf(module, 2).value();
   };
   for (const char* key :
        {"q_proj", "self_attn.q_proj", "layers.1.self_attn.q_proj", "model.layers.1.self_attn.q_proj",
         "^model.layers.1.self_attn.q_proj", "model.language_model.layers.1.self_attn.q_proj",
-        "^model.language_model.layers.1.self_attn.q_proj", "language_model.model.layers.1.self_attn.q_proj"})
+        "^model.language_model.layers.1.self_attn.q_proj", "language_model.model.layers.1.self_attn.q_proj",
+        "(q|k)_proj", R"(.*language_model.*\\.q_proj)", R"(layers\\.\\d+\\.self_attn\\.(?:q|v)_proj)",
+        "._proj", R"(^model\\..*[0-3]\\..*q_proj)", R"((\\w)_pro(?=j)j)"})
     EXPECT_EQ(scale(key), 3) << key;
-  for (const char* key : {"^q_proj", "_proj", "attn.q_proj", "layers.2.self_attn.q_proj", "k_proj"})
+  for (const char* key : {"^q_proj", "_proj", "attn.q_proj", "layers.2.self_attn.q_proj", "k_proj",
+                          "(k|v)_proj", R"(^(q|k)_proj)", "[a-z]_pro", R"(layers\\.[02]\\..*)", "Q_proj"})
     EXPECT_EQ(scale(key), 1) << key;
+  const auto config =
+      LoraConfig::Parse(R"({"r":2,"lora_alpha":2,"alpha_pattern":{"self_attn.q_proj":8,"q_proj":6,".*":4}})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(*config->ScaleOf({.canonical = "model.layers.1.self_attn.q_proj"}, 2), 4)
+      << "the first key counts";
 }
 
 TEST_F(LoraAdapterTest, DividesFusedMatricesAndBringsRowsIntoOrder) {
@@ -112,7 +122,6 @@ TEST_F(LoraAdapterTest, RefusesVariantsByKey) {
       {"\"r\":2", "\"init_lora_weights\":\"pissa_niter_4\",\"r\":2", "init_lora_weights"},
       {"\"r\":2", "\"init_lora_weights\":\"lora_ga\",\"r\":2", "init_lora_weights"},
       {"\"r\":2", "\"kasa_config\":{\"beta\":0.1},\"r\":2", "kasa_config"},
-      {"\"rank_pattern\":{", "\"rank_pattern\":{\"q_(a|b)\":4", "rank_pattern"},
   };
   for (const auto& one : cases) {
     const absl::Status status = OpenWith(one.from, one.to);
@@ -131,7 +140,8 @@ TEST_F(LoraAdapterTest, RefusesContradictionsByName) {
       {"\"lora_alpha\":4", "\"lora_alpha\":\"x\"", "lora_alpha"},
       {"\"q_proj\"", "\"q_proj\",\"lm_head\"", "'lm_head'"},
       {"\"q_proj\",", "", "self_attn.q_proj.lora_A.weight is of a module that target_modules does not name"},
-      {"\"rank_pattern\":{", "\"rank_pattern\":{\"q_proj\":2,\"self_attn.q_proj\":3", "different things"},
+      {"\"rank_pattern\":{", "\"rank_pattern\":{\"q_(a|b\":4", "rank_pattern: the regular expression"},
+      {"\"rank_pattern\":{", "\"rank_pattern\":{\"(([a-z_.0-9]+)+)+[!?]\":4", "takes too many steps"},
       {"{\"peft_type\"", "{,\"peft_type\"", "not valid JSON"},
   };
   for (const auto& one : cases) {

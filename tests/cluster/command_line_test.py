@@ -17,7 +17,7 @@ from cluster.harness.on_a_terminal import output_of
 class CommandLine(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(tiny("qwen3"), "--dtype=float32", workers=2)
+        cls.cluster = Cluster(tiny("qwen3"), "--dtype=float32", "--root-path=/llm", workers=2)
         cls.addClassCleanup(cls.cluster.__exit__)
 
     def test_either_http_port_leads_to_all(self):
@@ -28,6 +28,17 @@ class CommandLine(unittest.TestCase):
                 self.assertIn(f"http://127.0.0.1:{self.cluster.port}, gRPC 127.0.0.1:{self.cluster.grpc_port}", table)
                 self.assertEqual(self.cluster.cli("status", "--port", str(port), "--ready").stdout, "ready\n")
                 self.assertNotEqual(self.cluster.cli("chat", "--url", url, "--max-tokens", "4", "Hello").stdout, "")
+
+    def test_an_address_may_have_the_path_before_the_routes(self):
+        for port, path in ((self.cluster.port, "/llm"), (self.cluster.admin_port, "/llm/"), (self.cluster.port, "/llm/v1")):
+            url = f"http://127.0.0.1:{port}{path}"
+            with self.subTest(url=url):
+                self.assertIn("gRPC", self.cluster.cli("status", "--url", url).stdout)
+                self.assertNotEqual(self.cluster.cli("chat", "--url", url, "--max-tokens", "4", "Hello").stdout, "")
+                self.assertIn("cmpl-", self.cluster.cli("logs", "--url", url).stdout)
+        other = self.cluster.cli("status", "--url", f"http://127.0.0.1:{self.cluster.port}/other", check=False)
+        self.assertEqual(other.returncode, 3)
+        self.assertIn("GET /other/server_info is HTTP 404", other.stderr)
 
     def test_the_status_as_json(self):
         status = json.loads(self.cluster.cli("status", "--json").stdout)

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import unittest
 
-from cluster.harness import Cluster, tiny
+from cluster.harness import Cluster, tiny, wait_until
 from cluster.harness.lora_files import write_adapter, write_merged
 
 MODEL = "llama-uneven"
@@ -78,7 +78,8 @@ class Lora(unittest.TestCase):
             self.assertIn(text, reply.text)
         self.assertEqual(self.load("other", other).status, 200)
         self.assertEqual(self.load("third", poet).status, 200)
-        self.assertEqual(self.load("fourth", poet).status, 409)
+        self.assertEqual(self.load("fourth", poet).status, 200, "the workers forget another one")
+        self.assertEqual([self.cluster.metric("somnus:adapters", state=state) for state in ("held", "forgotten")], [3, 1])
         alone = {name: self.answer(name) for name in ("poet", "other", self.cluster.name)}
         self.assertEqual(alone["poet"], self.answer("third"))
         together = {}
@@ -145,8 +146,46 @@ class Lora(unittest.TestCase):
         os.kill(self.cluster.worker_pids()[0], signal.SIGKILL)
         self.assertEqual({name: self.answer(name) for name in names}, alone)
 
+    def ask(self, model):
+        return self.cluster.request("POST", "/v1/completions", {"model": model, "prompt": PROMPT, "max_tokens": 2})
+
+    def test_adapters_that_the_workers_have_forgotten(self):
+        """One copy in host memory: requests by turns, after a kill and a sleep, too. Files that are others by then are an error of
+        their requests alone."""
+        moving = os.path.join(root, "moving")
+        shutil.copytree(poet, moving)
+        self.start(f"--lora-modules=poet={moving}", f"--lora-modules=other={other}", "--max-loras=1", "--max-cpu-loras=1")
+        names = ("poet", "other", self.cluster.name)
+        alone = {name: self.answer(name) for name in names}
+        self.assert_merged(alone["poet"])
+        self.assertEqual(len({str(answer) for answer in alone.values()}), 3)
+        answers = []
+        threads = [threading.Thread(target=lambda name=name: answers.append((name, self.answer(name)))) for name in 3 * names]
+        for thread in threads:
+            thread.start()
+        os.kill(self.cluster.worker_pids()[1], signal.SIGKILL)
+        for thread in threads:
+            thread.join()
+        self.assertEqual(sorted(answers), sorted(3 * list(alone.items())))
+        self.assertEqual([self.post(path, {}).status for path in ("/sleep?level=2", "/wake_up")], [200, 200])
+        self.assertEqual({name: self.answer(name) for name in names}, alone)
+        self.assertGreater(self.cluster.metric("somnus:adapter_reads_total"), 2)
+
+        self.answer("other")
+        with open(os.path.join(moving, "adapter_config.json"), "a", encoding="utf-8") as file:
+            file.write("\n")
+        reply = self.ask("poet")
+        self.assertEqual(reply.status, 500, reply.text)
+        self.assertIn("files have changed", reply.text)
+        self.assertNotIn(moving, reply.text)
+        self.assertEqual(self.answer("other"), alone["other"])
+        shutil.rmtree(moving)
+        wait_until(lambda: "files have gone" in self.ask("poet").text, 30, "another try")
+        self.assertEqual(self.load("poet", poet, load_inplace=True).status, 200)
+        self.assertEqual({name: self.answer(name) for name in names}, alone)
+
     def test_replicas(self):
-        self.start(f"--lora-modules=poet={poet}", "--data-parallel-size=2", workers=1)
+        self.start(f"--lora-modules=poet={poet}", "--data-parallel-size=2", "--max-loras=1", "--max-cpu-loras=1", workers=1)
         for _ in range(3):  # by turns
             self.assert_merged(self.answer("poet"))
         self.assertEqual(self.load("other", other).status, 200)

@@ -79,7 +79,9 @@ class Arguments(unittest.TestCase):
             ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}, "task": "embed", "seed": 7},
              ["--speculative=ngram", "--num-speculative-tokens=3", "--runner=pooling", "--seed=7"]),
             ({"enable_expert_parallel": True}, ["--enable-expert-parallel"]),
-            ({"enable_sleep_mode": True, "trust_remote_code": False, "tokenizer_mode": "auto"}, []),
+            ({"enable_sleep_mode": True, "trust_remote_code": False, "tokenizer_mode": "auto", "logprobs_mode": "raw_logprobs",
+              "convert": "auto", "nnodes": 1, "enable_eplb": False}, []),
+            ({"cudagraph_capture_sizes": [1, 4]}, ["--graph-sizes=1,4"]),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -95,8 +97,24 @@ class Arguments(unittest.TestCase):
             to_flags(COORDINATOR, {"speculative_config": {"eagle": 1}})
         with self.assertRaisesRegex(ValueError, r"^decode_context_parallel_size: "):
             to_flags(COORDINATOR, {"decode_context_parallel_size": 2})
-        with self.assertWarnsRegex(UserWarning, r"^trust_remote_code means nothing here"):
-            self.assertEqual(to_flags(COORDINATOR, {"trust_remote_code": True}), [])
+        with self.assertRaisesRegex(ValueError, r"^num_gpu_blocks_override: .*kv_cache_memory_bytes"):
+            to_flags(COORDINATOR, {"num_gpu_blocks_override": 100})
+        for name, value in (("trust_remote_code", True), ("mm_processor_cache_gb", 4)):
+            with self.assertWarnsRegex(UserWarning, rf"^{name} means nothing here"):
+                self.assertEqual(to_flags(COORDINATOR, {name: value}), [])
+
+    def test_methods_of_vllm_that_are_not_here(self):
+        llm = LLM.__new__(LLM)
+        for name, why in (("start_profile", "trace"), ("classify", "classify"), ("no_such_method", "no_such_method'$")):
+            self.assertFalse(hasattr(llm, name))
+            with self.assertRaisesRegex(AttributeError, why):
+                getattr(llm, name)
+        for call, name in ((lambda: llm.generate("a", tokenization_kwargs={"truncation": True}), "tokenization_kwargs"),
+                           (lambda: llm.embed("a", lora_request=LoRARequest("a", 1, "/a")), "lora_request"),
+                           (lambda: llm.reset_prefix_cache(reset_connector=True), "reset_connector"),
+                           (lambda: llm.chat([{}], chat_template_content_format="openai"), "chat_template_content_format")):
+            with self.assertRaisesRegex(ValueError, f"^{name}: "):
+                call()
 
     def test_a_start_that_fails_shows_the_log(self):
         with self.assertRaisesRegex(EngineStartError, r"(?s)exit code 1.*no-such-model: cannot open"):
@@ -380,9 +398,21 @@ class Adapters(unittest.TestCase):
             outputs = [one async for one in llm.generate("abc", GREEDY, lora_request=self.adapters[0])]
             return outputs[-1].outputs[0].token_ids, outputs[-1].lora_request
 
-        llm = AsyncLLM(tiny(MODEL), enable_lora=True, **SETTINGS)
+        async def nested(llm):
+            """A reader that pauses holds no place of an adapter."""
+            inner = []
+            async for outer in llm.generate("abc", GREEDY, lora_request=self.adapters[0]):
+                async for one in llm.generate("abc", GREEDY, lora_request=self.adapters[1]):
+                    pass
+                inner.append(one.outputs[0].token_ids)
+            return outer.outputs[0].token_ids, inner
+
+        llm = AsyncLLM(tiny(MODEL), enable_lora=True, max_loras=1, **SETTINGS)
         try:
             self.assertEqual(asyncio.run(stream(llm)), (self.merged, self.adapters[0]))
+            outer, inner = asyncio.run(asyncio.wait_for(nested(llm), 120))
+            self.assertEqual(outer, self.merged)
+            self.assertNotIn(self.merged, inner)
         finally:
             llm.shutdown()
         with LLM(tiny(MODEL), **SETTINGS) as llm:

@@ -56,7 +56,10 @@ CASES = {
     "replicated": dict(base="llama-seven", config=dict(layer_replication=[(0, 2), (1, 2)]), refused="layer_replication"),
     "experts": dict(base="mixtral", config=dict(target_modules=[], target_parameters=["experts.down_proj"]),
                     refused="target_parameters"),
-    "pattern-expression": dict(base="llama-seven", config=dict(rank_pattern={".*[01].self_attn.q_proj": 2}), refused="rank_pattern"),
+    "pattern-expression": dict(base="llama-seven", config=dict(
+        r=2, lora_alpha=3, target_modules=SEVEN,
+        rank_pattern={r".*[1-9]\.self_attn\.q_proj": 4, r"(k|v)_proj": 1, r"^model\.layers\.0\..*down_proj": 3, "up.proj": 5},
+        alpha_pattern={r"layers\.0\..*": 7, r"(?:q|gate)_proj": 11, r"self_attn\.\w_proj": 2})),
 }
 REFUSED = dict(r=1, lora_alpha=1, target_modules=["q_proj"])
 

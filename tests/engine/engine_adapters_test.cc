@@ -1,153 +1,311 @@
-// Adapters of a served model: their names, their places at the workers, and the wait for open requests.
+// Adapters of a served model: their names, their places at the workers, and the waits for a place and for
+// open requests.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <future>
 
-#include "coordinator/openai/adapter_registry.h"
+#include "coordinator/adapters/adapter_engine.h"
+#include "coordinator/adapters/adapter_registry.h"
 #include "tests/engine/engine_test_util.h"
 
 namespace somnus {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 class EngineAdaptersTest : public ::testing::Test {
  protected:
   EngineAdaptersTest() : options_(SmallEngine()), executor_(SmallWorker(options_)) {
     executor_.SetRecovery(FakeExecutor::Recovery::kSucceeds);
-    engine_ = std::make_shared<EngineLoop>(options_, &executor_, nullptr);
+    loop_ = std::make_shared<EngineLoop>(options_, &executor_, nullptr);
   }
-  ~EngineAdaptersTest() override { engine_->DrainAndStop(absl::ZeroDuration()); }
+  ~EngineAdaptersTest() override {
+    engine_ = nullptr;
+    loop_->DrainAndStop(absl::ZeroDuration());
+  }
 
-  std::unique_ptr<AdapterRegistry> Registry(int32_t max_adapters,
-                                            absl::Duration unload_timeout = absl::ZeroDuration()) {
-    return std::make_unique<AdapterRegistry>(
-        engine_, AdapterRegistryOptions{.max_adapters = max_adapters, .unload_timeout = unload_timeout});
+  // To be called once: makes the registry, and the engine over the loop.
+  void Begin(int32_t max_adapters, absl::Duration unload_timeout = absl::ZeroDuration(),
+             const QueueLimits& limits = {}) {
+    registry_ =
+        std::make_shared<AdapterRegistry>(loop_, AdapterRegistryOptions{.max_adapters = max_adapters,
+                                                                        .unload_timeout = unload_timeout,
+                                                                        .failed_for = absl::Minutes(1)});
+    engine_ = std::make_unique<AdapterEngine>(loop_, registry_, limits);
   }
-  // A request with the adapter, which is open until the pause ends.
-  Ticket OpenRequest(const AdapterRegistry& registry, const std::string& name) {
-    EXPECT_TRUE(engine_->Pause({}).ok());
-    Ticket ticket = MakeTicket("open", 5, 3);
-    ticket.request.adapter = registry.Find(name);
-    EXPECT_TRUE(engine_->Submit(ticket.request).ok());
-    ticket.request.adapter.reset();
+  absl::Status Load(const std::string& name, bool in_place = false) {
+    return registry_->Load(name, "/" + name, in_place);
+  }
+  // A request with the adapter.
+  Ticket Ask(const std::string& name, const std::string& id = "") {
+    Ticket ticket = MakeTicket(id.empty() ? absl::StrCat("of ", name, " ", ++num_asked_) : id, 5, 3);
+    ticket.request.adapter_name = name;
+    submitted_ = engine_->Submit(ticket.request);
     return ticket;
   }
+  // A request with the adapter, which is open until the pause ends.
+  Ticket AskPaused(const std::string& name) {
+    EXPECT_TRUE(engine_->Pause({}).ok());
+    Ticket ticket = Ask(name);
+    EXPECT_EQ(submitted_, absl::OkStatus());
+    return ticket;
+  }
+  void ExpectAnswer(const Ticket& ticket) {
+    EXPECT_EQ(submitted_, absl::OkStatus());
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket)) << ticket.sink->error();
+  }
+  void ExpectError(const Ticket& ticket, absl::StatusCode code, const std::string& text) {
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->error().code(), code);
+    EXPECT_THAT(std::string(ticket.sink->error().message()), HasSubstr(text));
+  }
+  // The engine's loop shows its numbers a moment later.
+  void AwaitWaiting(int32_t count) const {
+    while (engine_->Stats().num_waiting != count) absl::SleepFor(absl::Milliseconds(1));
+  }
   std::string LastCall() const { return executor_.lifecycle_calls().back(); }
+  std::string Names() const {
+    std::string names;
+    for (const AdapterCard& card : registry_->List()) names += card.name + (card.held ? " " : "? ");
+    return names;
+  }
+  std::string PathOf(const std::string& name) const {
+    for (const AdapterCard& card : registry_->List()) {
+      if (card.name == name) return card.path;
+    }
+    return "";
+  }
 
   const EngineOptions options_;
   FakeExecutor executor_;
-  std::shared_ptr<EngineLoop> engine_;
+  std::shared_ptr<EngineLoop> loop_;
+  std::shared_ptr<AdapterRegistry> registry_;
+  std::unique_ptr<AdapterEngine> engine_;
+  absl::Status submitted_;
+  int num_asked_ = 0;
 };
 
-std::vector<std::string> Names(const AdapterRegistry& registry) {
-  std::vector<std::string> names;
-  for (const auto& adapter : registry.List()) names.push_back(adapter->name);
-  return names;
-}
-
 TEST_F(EngineAdaptersTest, NamesAreShownOnceTheWorkersHaveTheAdapter) {
-  const auto registry = Registry(2);
-  ASSERT_EQ(registry->Load("poet", "/poet", false), absl::OkStatus());
+  Begin(2);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
   EXPECT_EQ(LastCall(), "adapters 1=poet");
-  ASSERT_EQ(registry->Load("lawyer", "/lawyer", false), absl::OkStatus());
+  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
   EXPECT_EQ(LastCall(), "adapters 1=poet 2=lawyer");
-  EXPECT_THAT(Names(*registry), ElementsAre("lawyer", "poet"));
-  EXPECT_NE(registry->Find("poet")->salt, registry->Find("lawyer")->salt);
-  const absl::Status full = registry->Load("third", "/third", false);
-  EXPECT_TRUE(absl::IsResourceExhausted(full));
-  EXPECT_THAT(std::string(full.message()), HasSubstr("--max-cpu-loras"));
-  ASSERT_EQ(registry->Unload("poet"), absl::OkStatus());
+  EXPECT_EQ(Names(), "lawyer poet ");
+  EXPECT_NE((*registry_->Acquire("poet"))->salt, (*registry_->Acquire("lawyer"))->salt);
+  ASSERT_EQ(registry_->Unload("poet"), absl::OkStatus());
   EXPECT_EQ(LastCall(), "adapters 2=lawyer");
-  ASSERT_EQ(registry->Load("third", "/third", false), absl::OkStatus());
-  EXPECT_EQ(registry->Find("third")->slot, 1) << "the place of the one that was unloaded";
+  ASSERT_EQ(Load("third"), absl::OkStatus());
+  EXPECT_EQ((*registry_->Acquire("third"))->slot, 1) << "the place of the one that was unloaded";
 }
 
 TEST_F(EngineAdaptersTest, BadCallsChangeNothing) {
-  const auto registry = Registry(2);
-  ASSERT_EQ(registry->Load("poet", "/poet", false), absl::OkStatus());
+  Begin(2);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
   const size_t num_calls = executor_.lifecycle_calls().size();
-  EXPECT_TRUE(absl::IsAlreadyExists(registry->Load("poet", "/other", false)));
+  EXPECT_TRUE(absl::IsAlreadyExists(registry_->Load("poet", "/other", false)));
   for (const auto& [name, path] : {std::pair("", "/x"), std::pair("x", ""), std::pair("\xff", "/x")})
-    EXPECT_TRUE(absl::IsInvalidArgument(registry->Load(name, path, false)));
-  EXPECT_TRUE(absl::IsNotFound(registry->Unload("nobody")));
+    EXPECT_TRUE(absl::IsInvalidArgument(registry_->Load(name, path, false)));
+  EXPECT_TRUE(absl::IsNotFound(registry_->Unload("nobody")));
   EXPECT_EQ(executor_.lifecycle_calls().size(), num_calls);
   executor_.FailNextLifecycleCall(absl::NotFoundError("rank 1: adapter 'x'"));
-  EXPECT_TRUE(absl::IsNotFound(registry->Load("x", "/x", false)));
-  EXPECT_THAT(Names(*registry), ElementsAre("poet"));
-  ASSERT_EQ(registry->Load("y", "/y", false), absl::OkStatus());
+  EXPECT_TRUE(absl::IsNotFound(Load("x")));
+  EXPECT_EQ(Names(), "poet ");
+  ASSERT_EQ(Load("y"), absl::OkStatus());
   EXPECT_EQ(LastCall(), "adapters 1=poet 2=y");
 }
 
-TEST_F(EngineAdaptersTest, AnUnloadWaitsForOpenRequests) {
-  const auto registry = Registry(1);
-  ASSERT_EQ(registry->Load("poet", "/poet", false), absl::OkStatus());
-  const Ticket ticket = OpenRequest(*registry, "poet");
-  const absl::Status busy = registry->Unload("poet");
+TEST_F(EngineAdaptersTest, AnUnloadThatRequestsHoldUpChangesNothing) {
+  Begin(1);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  const Ticket ticket = AskPaused("poet");
+  const absl::Status busy = registry_->Unload("poet");
   EXPECT_TRUE(absl::IsDeadlineExceeded(busy)) << busy;
-  EXPECT_THAT(Names(*registry), ElementsAre("poet")) << "the adapter stays";
-  const auto patient = Registry(1, absl::Minutes(1));
-  ASSERT_EQ(patient->Load("poet", "/poet", false), absl::OkStatus());
-  Ticket other = MakeTicket("other", 5, 3);
-  other.request.adapter = patient->Find("poet");
-  ASSERT_TRUE(engine_->Submit(other.request).ok());
-  other.request.adapter.reset();
-  std::future<absl::Status> unloaded =
-      std::async(std::launch::async, [&] { return patient->Unload("poet"); });
-  while (patient->Find("poet") != nullptr) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(Names(), "poet ") << "the adapter stays";
   ASSERT_TRUE(engine_->Resume().ok());
-  ASSERT_TRUE(other.sink->Wait());
-  EXPECT_EQ(other.sink->tokens(), Reference(other));
+  ExpectAnswer(ticket);
+}
+
+TEST_F(EngineAdaptersTest, AnUnloadWaitsForOpenRequests) {
+  Begin(1, absl::Minutes(1));
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  const Ticket ticket = AskPaused("poet");
+  std::future<absl::Status> unloaded =
+      std::async(std::launch::async, [&] { return registry_->Unload("poet"); });
+  while (registry_->Knows("poet")) absl::SleepFor(absl::Milliseconds(1));
+  ASSERT_TRUE(engine_->Resume().ok());
+  ExpectAnswer(ticket);
   EXPECT_EQ(unloaded.get(), absl::OkStatus());
 }
 
 TEST_F(EngineAdaptersTest, ALoadInPlaceLetsOpenRequestsEndWithTheOldOne) {
-  const auto registry = Registry(2);
-  ASSERT_EQ(registry->Load("poet", "/old", false), absl::OkStatus());
-  const Ticket ticket = OpenRequest(*registry, "poet");
-  ASSERT_EQ(registry->Load("poet", "/new", true), absl::OkStatus());
+  Begin(2);
+  ASSERT_EQ(registry_->Load("poet", "/old", false), absl::OkStatus());
+  const Ticket ticket = AskPaused("poet");
+  ASSERT_EQ(registry_->Load("poet", "/new", true), absl::OkStatus());
   EXPECT_EQ(LastCall(), "adapters 1=poet 2=poet");
-  EXPECT_EQ(registry->Find("poet")->path, "/new");
-  ASSERT_EQ(registry->Load("poet", "/newest", true), absl::OkStatus()) << "nobody uses the new one";
+  EXPECT_EQ(PathOf("poet"), "/new");
+  ASSERT_EQ(registry_->Load("poet", "/newest", true), absl::OkStatus()) << "nobody uses the new one";
   EXPECT_EQ(LastCall(), "adapters 1=poet 2=poet");
   ASSERT_TRUE(engine_->Resume().ok());
-  ASSERT_TRUE(ticket.sink->Wait());
-  EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  ExpectAnswer(ticket);
   while (LastCall() != "adapters 2=poet 1=poet") {  // the place of the old one is free again
-    ASSERT_EQ(registry->Load("poet", "/last", true), absl::OkStatus());
+    ASSERT_EQ(registry_->Load("poet", "/last", true), absl::OkStatus());
   }
 }
 
-TEST_F(EngineAdaptersTest, WithoutAFreePlaceALoadInPlaceWaits) {
-  const auto registry = Registry(1);
-  ASSERT_EQ(registry->Load("poet", "/old", false), absl::OkStatus());
-  const Ticket ticket = OpenRequest(*registry, "poet");
-  EXPECT_TRUE(absl::IsDeadlineExceeded(registry->Load("poet", "/new", true)));
-  EXPECT_EQ(registry->Find("poet")->path, "/old");
+TEST_F(EngineAdaptersTest, WithoutAFreePlaceALoadWaits) {
+  Begin(1);
+  ASSERT_EQ(registry_->Load("poet", "/old", false), absl::OkStatus());
+  const Ticket ticket = AskPaused("poet");
+  EXPECT_TRUE(absl::IsDeadlineExceeded(registry_->Load("poet", "/new", true)));
+  EXPECT_EQ(PathOf("poet"), "/old");
+  const absl::Status full = Load("lawyer");
+  EXPECT_TRUE(absl::IsDeadlineExceeded(full));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("--max-cpu-loras"));
   ASSERT_TRUE(engine_->Resume().ok());
-  ASSERT_TRUE(ticket.sink->Wait());
-  while (!registry->Load("poet", "/new", true).ok()) absl::SleepFor(absl::Milliseconds(1));
+  ExpectAnswer(ticket);
+  while (!registry_->Load("poet", "/new", true).ok()) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(LastCall(), "adapters 1=poet");
-  EXPECT_EQ(registry->Find("poet")->path, "/new");
+  EXPECT_EQ(PathOf("poet"), "/new");
   executor_.FailNextLifecycleCall(absl::NotFoundError("no such files"));
-  EXPECT_TRUE(absl::IsNotFound(registry->Load("poet", "/nowhere", true)));
-  EXPECT_EQ(registry->Find("poet")->path, "/new") << "the adapter of before is there again";
+  EXPECT_TRUE(absl::IsNotFound(registry_->Load("poet", "/nowhere", true)));
+  EXPECT_EQ(PathOf("poet"), "/new");
+  ExpectAnswer(Ask("poet"));
 }
 
 TEST_F(EngineAdaptersTest, ARecoveryBringsAdaptersBack) {
-  const auto registry = Registry(2);
-  ASSERT_EQ(registry->Load("poet", "/poet", false), absl::OkStatus());
+  Begin(2);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
   executor_.Lose(absl::UnavailableError("rank 1 is gone"));
-  const Ticket ticket = MakeTicket("after", 5, 3);
-  ASSERT_TRUE(engine_->Submit(ticket.request).ok());
-  ASSERT_TRUE(ticket.sink->Wait());
+  ExpectAnswer(Ask("", "after"));
   const std::vector<HeldAdapter> held = executor_.recovered().adapters;
   ASSERT_EQ(held.size(), 1u);
   EXPECT_EQ(held[0].path, "/poet");
-  EXPECT_EQ(held[0].id, registry->Find("poet")->id);
+  EXPECT_EQ(held[0].id, (*registry_->Acquire("poet"))->id);
+  EXPECT_EQ(held[0].fingerprint, "/poet 0") << "a new worker must not read other files";
+}
+
+TEST_F(EngineAdaptersTest, TheLeastRecentlyUsedAdapterIsForgottenAndReadAgain) {
+  Begin(2);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  const std::string salt = (*registry_->Acquire("poet"))->salt;
+  ASSERT_EQ(Load("third"), absl::OkStatus());
+  EXPECT_EQ(LastCall(), "adapters 1=poet 2=third");
+  EXPECT_EQ(Names(), "lawyer? poet third ");
+  ExpectAnswer(Ask("lawyer"));
+  EXPECT_EQ(LastCall(), "adapters 2=third 1=lawyer");
+  ExpectAnswer(Ask("poet"));
+  EXPECT_EQ(LastCall(), "adapters 1=lawyer 2=poet");
+  EXPECT_EQ((*registry_->Acquire("poet"))->salt, salt) << "the same files: cached prefixes stay of use";
+  EXPECT_EQ(registry_->num_reads_again(), 2);
+  ASSERT_EQ(registry_->Unload("third"), absl::OkStatus()) << "that is not held";
+  EXPECT_EQ(Names(), "lawyer poet ");
+}
+
+TEST_F(EngineAdaptersTest, AnAdapterWithOpenRequestsKeepsItsPlaceAndTheOthersTakeTurns) {
+  Begin(1);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  const Ticket first = AskPaused("lawyer");
+  const Ticket second = Ask("poet");
+  while (Names() != "lawyer? poet? ") absl::SleepFor(absl::Milliseconds(1));
+  const Ticket third = Ask("lawyer", "later"), base = Ask("", "base");
+  EXPECT_EQ(LastCall(), "adapters 1=lawyer") << "the open request keeps the place";
+  AwaitWaiting(4);
+  EXPECT_EQ(registry_->List()[0].num_waiting, 1) << "third, not yet in the engine";
+  ASSERT_TRUE(engine_->Resume().ok());
+  for (const Ticket* ticket : {&first, &second, &third, &base}) ExpectAnswer(*ticket);
+  EXPECT_EQ(LastCall(), "adapters 1=lawyer");
+  AwaitWaiting(0);
+  EXPECT_EQ(registry_->List()[0].num_waiting, 0);
+}
+
+TEST_F(EngineAdaptersTest, FilesThatHaveChangedOrGoneAreAnErrorOfTheirRequestsAlone) {
+  Begin(1, absl::Minutes(1));
+  for (const char* name : {"poet", "lawyer", "third"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  executor_.ChangeAdapterFiles("/poet");
+  ExpectError(Ask("poet"), absl::StatusCode::kDataLoss, "files have changed");
+  Ask("poet");
+  EXPECT_TRUE(absl::IsDataLoss(submitted_)) << "no second try at once: " << submitted_;
+  ExpectAnswer(Ask("lawyer"));
+  ASSERT_EQ(Load("poet", /*in_place=*/true), absl::OkStatus());
+  ExpectAnswer(Ask("poet"));
+  executor_.FailNextLifecycleCall(absl::NotFoundError("rank 0: /third: no such file"));
+  const Ticket gone = Ask("third");
+  ExpectError(gone, absl::StatusCode::kDataLoss, "files have gone");
+  EXPECT_EQ(std::string(gone.sink->error().message()).find("/third"), std::string::npos)
+      << "no path for clients";
+}
+
+TEST_F(EngineAdaptersTest, AnAdapterThatANewWorkerCannotReadHoldsUpNoOther) {
+  Begin(3);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  executor_.ChangeAdapterFiles("/poet");
+  Held recovered;
+  recovered.adapters.push_back(
+      {.slot = 2, .id = (*registry_->Acquire("lawyer"))->id, .name = "lawyer", .path = "/lawyer"});
+  executor_.SetRecovered(recovered);
+  executor_.Lose(absl::UnavailableError("rank 1 is gone"));
+  ExpectAnswer(Ask("", "after"));
+  ASSERT_EQ(Load("third"), absl::OkStatus());
+  EXPECT_EQ(LastCall(), "adapters 2=lawyer 3=third");
+  EXPECT_EQ(Names(), "lawyer poet? third ");
+  ExpectError(Ask("poet"), absl::StatusCode::kDataLoss, "files have changed");
+  ExpectAnswer(Ask("lawyer"));
+}
+
+TEST_F(EngineAdaptersTest, WaitsEndByAbortDeadlineAndUnload) {
+  Begin(1);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  const Ticket first = AskPaused("lawyer");
+  const Ticket aborted = Ask("poet", "aborted");
+  Ticket late = MakeTicket("late", 5, 3);
+  late.request.adapter_name = "poet";
+  late.request.deadline = MonotonicNow() + absl::Milliseconds(50);
+  ASSERT_TRUE(engine_->Submit(late.request).ok());
+  const Ticket last = Ask("poet", "last");
+  engine_->Abort("aborted");
+  ASSERT_TRUE(aborted.sink->Wait());
+  EXPECT_EQ(aborted.sink->reason(), FinishReason::kAbort);
+  ExpectError(late, absl::StatusCode::kDeadlineExceeded, "deadline");
+  ASSERT_EQ(registry_->Unload("poet"), absl::OkStatus());
+  ExpectError(last, absl::StatusCode::kNotFound, "no longer served");
+  ASSERT_TRUE(engine_->Resume().ok());
+  ExpectAnswer(first);
+  ExpectAnswer(Ask("lawyer", "again"));
+}
+
+TEST_F(EngineAdaptersTest, ALossWhileAnAdapterIsReadAgainCostsNoRequest) {
+  Begin(1);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  executor_.HoldLifecycle(true);
+  const Ticket ticket = Ask("poet");
+  while (LastCall() != "adapters 1=poet") absl::SleepFor(absl::Milliseconds(1));
+  executor_.Lose(absl::UnavailableError("rank 0 is gone"));
+  executor_.HoldLifecycle(false);
+  ExpectAnswer(ticket);
+}
+
+TEST_F(EngineAdaptersTest, WaitsAreBoundedAndEndWithTheEngine) {
+  Begin(1, absl::ZeroDuration(), QueueLimits{.max_num_waiting = 1});
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  const Ticket first = AskPaused("lawyer");
+  const Ticket second = Ask("poet");
+  Ask("poet", "too many");
+  EXPECT_TRUE(absl::IsResourceExhausted(submitted_)) << submitted_;
+  engine_->DrainAndStop(absl::ZeroDuration());
+  ExpectError(second, absl::StatusCode::kUnavailable, "");
+  Ask("poet", "too late");
+  EXPECT_TRUE(absl::IsUnavailable(submitted_)) << submitted_;
 }
 
 }  // namespace

@@ -92,6 +92,11 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     lifecycle_error_ = error;
   }
+  // The files of adapters at that path are different ones from now on.
+  void ChangeAdapterFiles(const std::string& path) {
+    absl::MutexLock lock(&mu_);
+    ++file_changes_[path];
+  }
   // Every wake-up ends with this error from now on; ok: wake-ups succeed.
   void SetWakeUpError(const absl::Status& error) {
     absl::MutexLock lock(&mu_);
@@ -220,7 +225,9 @@ class FakeExecutor : public Executor {
                         LifecycleDone done) override {
     std::string call = "adapters";
     for (const HeldAdapter& adapter : adapters) absl::StrAppend(&call, " ", adapter.slot, "=", adapter.name);
-    RunOrHold(call, [this, epoch = group_epoch(), done = std::move(done)] { done(EndAdapters(epoch)); });
+    RunOrHold(call, [this, adapters, epoch = group_epoch(), done = std::move(done)] {
+      done(EndAdapters(adapters, epoch));
+    });
   }
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override {
     ChangeWeights("reload " + path + " as " + std::to_string(version), version, std::move(done));
@@ -349,10 +356,20 @@ class FakeExecutor : public Executor {
   }
   inline static const TagBytes kTagBytes = {{"kv_cache", 100}, {"weights", 200}, {"workspace", 300}};
 
-  absl::StatusOr<TransitionReport> EndAdapters(int64_t epoch) {
+  absl::StatusOr<TransitionReport> EndAdapters(const std::vector<HeldAdapter>& adapters, int64_t epoch) {
     absl::MutexLock lock(&mu_);
     if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
-    return TransitionReport();
+    TransitionReport report;
+    for (const HeldAdapter& adapter : adapters) {
+      const auto held = adapter_files_.find(adapter.id);
+      std::string& files = report.adapters[adapter.id];
+      files = held != adapter_files_.end() ? held->second
+                                           : absl::StrCat(adapter.path, " ", file_changes_[adapter.path]);
+      if (!adapter.fingerprint.empty() && adapter.fingerprint != files)
+        return absl::DataLossError(absl::StrCat("adapter '", adapter.name, "': the files have changed"));
+    }
+    adapter_files_ = report.adapters;
+    return report;
   }
   void RunOrHold(const std::string& name, std::function<void()> call) {
     {
@@ -399,6 +416,9 @@ class FakeExecutor : public Executor {
   absl::Status progress_ ABSL_GUARDED_BY(mu_);
   absl::Status lifecycle_error_ ABSL_GUARDED_BY(mu_);
   absl::Status wake_up_error_ ABSL_GUARDED_BY(mu_);
+  std::map<uint64_t, std::string> adapter_files_
+      ABSL_GUARDED_BY(mu_);                                       // of the adapters that are held, by id
+  std::map<std::string, int> file_changes_ ABSL_GUARDED_BY(mu_);  // by path
   Residency residency_ ABSL_GUARDED_BY(mu_);
   TagBytes awake_bytes_ ABSL_GUARDED_BY(mu_);
   GroupBytes bytes_ ABSL_GUARDED_BY(mu_);

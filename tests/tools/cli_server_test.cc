@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "tools/cli/server.h"
 
 namespace somnus::cli {
@@ -25,10 +26,25 @@ TEST(ParseUrlTest, TakesWhatPeopleWrite) {
   }
 }
 
+TEST(ParseUrlTest, APathIsAPrefix) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"http://host:80", ""},          {"http://host:80/", ""},         {"http://host:80/v1", ""},
+      {"http://host:80/v1/", ""},      {"http://host:80/llm", "/llm"},  {"host/llm/", "/llm"},
+      {"https://host/a/b/v1", "/a/b"}, {"http://[::1]:80/v1x", "/v1x"},
+  };
+  for (const auto& [url, prefix] : cases) {
+    const absl::StatusOr<Address> parsed = ParseUrl(url);
+    ASSERT_TRUE(parsed.ok()) << url << ": " << parsed.status();
+    EXPECT_EQ(parsed->prefix, prefix) << url;
+    EXPECT_TRUE(absl::EndsWith(parsed->Url(), absl::StrCat(parsed->ToString(), prefix))) << parsed->Url();
+  }
+}
+
 TEST(ParseUrlTest, RefusesWhatIsNoAddress) {
   for (const char* url :
        {"", "http://", "http://:8000", "http://host:0", "http://host:65536", "http://host:x",
-        "http://host:", "ftp://host", "http://user@host", "http://[::1", "::1", "a b", "https://"}) {
+        "http://host:", "ftp://host", "http://user@host", "http://[::1", "::1", "a b", "https://",
+        "http://host/a b", "http://host/a?b=c", "http://host/a#b", "http://host/a\r\nb"}) {
     EXPECT_EQ(ParseUrl(url).status().code(), absl::StatusCode::kInvalidArgument) << url;
   }
 }

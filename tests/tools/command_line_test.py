@@ -279,6 +279,12 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(self.run_somnus("generate", "--url", f"http://{address}", "one").stdout, "one!\n")
         self.assertEqual(server.host, address)
 
+    def test_commands_of_other_programs_lead_to_ours(self):
+        for command, words in (("pull", "somnus models add"), ("ps", "somnus models"), ("lst", "did you mean list?")):
+            done = self.run_somnus(command, "x")
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(words, done.stderr)
+
     def test_version(self):
         for arguments in (("--version",), ("chat", "--version"), ("status", "--version")):
             self.assertRegex(self.run_somnus(*arguments).stdout, r"^somnus \d+\.\d+\.\d+\n$")

@@ -67,6 +67,7 @@ absl::StatusOr<int> Logs(const ExplainOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   Seen seen;
   RETURN_IF_ERROR(WriteEnded(server, options, static_cast<size_t>(options.limit), &seen));
+  if (seen.empty()) fputs("no request has ended yet (--request-history says how many are kept)\n", stderr);
   if (!options.follow) return kOk;
   const InterruptScope interrupts;
   while (!*InterruptScope::flag()) {
@@ -94,7 +95,7 @@ int RunExplain(const std::vector<std::string>& args) {
                            .max_positional = 1};
   std::vector<std::string> ids;
   if (const auto code = ParseCommand(table, args, &ids)) return *code;
-  if (ids.empty())
+  if (ids.empty() || ids[0].empty())
     return Fail(absl::InvalidArgumentError("which request? somnus logs and somnus top show their ids"));
   return ExitCode(Explain(o, ids[0]));
 }

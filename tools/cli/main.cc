@@ -68,7 +68,26 @@ std::string Help() {
   return text;
 }
 
+// The commands of other programs that serve models, and ours for the same.
+std::string KnownElsewhere(const std::string& name) {
+  constexpr std::pair<const char*, const char*> kWords[] = {
+      {"pull", "nothing is downloaded: somnus models add PATH gives a model on this host a name"},
+      {"create", "somnus models add PATH gives a model on this host a name"},
+      {"ps", "somnus models lists what is served"},
+      {"ls", "somnus list lists the models that have a name"},
+      {"rm", "somnus models remove NAME removes a name, and no file"},
+      {"show", "somnus doctor MODEL describes a model"},
+      {"start", "somnus serve MODEL starts a server"},
+  };
+  for (const auto& [word, ours] : kWords) {
+    if (name == word) return ours;
+  }
+  return "";
+}
+
 int UnknownCommand(const std::string& name) {
+  if (const std::string ours = KnownElsewhere(name); !ours.empty())
+    return Fail(absl::InvalidArgumentError(absl::StrCat("unknown command '", name, "': ", ours)));
   std::vector<std::string> names;
   for (const Entry& entry : kEntries) names.push_back(entry.name);
   const std::string nearest = NearestName(name, names);

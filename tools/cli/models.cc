@@ -26,6 +26,10 @@ struct ModelsOptions {
 absl::StatusOr<int> ListModels(const ModelsOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   ASSIGN_OR_RETURN(const v1::ListModelStatusResponse models, ListModelStatus(server, kCallTimeout));
+  if (models.models().empty() && !options.json) {
+    fputs("no model is served yet: the models are loading; see: somnus status\n", stderr);
+    return kOk;
+  }
   const std::string text = options.json ? ModelsJson(models) + "\n" : ModelTable(models, OutputColumns());
   return fputs(text.c_str(), stdout) < 0 ? kServerError : kOk;
 }

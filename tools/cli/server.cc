@@ -2,8 +2,10 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -23,7 +25,24 @@ std::string Environment(const char* name, const char* otherwise) {
 
 absl::Status BadUrl(const std::string& url) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "'", url, "' is not an address of the form http://HOST:PORT or https://HOST:PORT (--url, SOMNUS_URL)"));
+      "'", url,
+      "' is not an address of the form http://HOST:PORT or https://HOST:PORT/PREFIX (--url, SOMNUS_URL)"));
+}
+
+// Whether the path of an address can stand in the first line of a request as it is.
+bool IsPath(absl::string_view path) {
+  return std::all_of(path.begin(), path.end(),
+                     [](char c) { return absl::ascii_isgraph(c) && c != '?' && c != '#'; });
+}
+
+std::string PrefixOf(absl::string_view path) {
+  const auto strip_slashes = [&path] {
+    while (absl::ConsumeSuffix(&path, "/")) {
+    }
+  };
+  strip_slashes();
+  if (absl::ConsumeSuffix(&path, "/v1")) strip_slashes();
+  return std::string(path);
 }
 
 HttpClient ClientOf(const Address& address, const std::string& api_key, const TlsClientOptions& trust,
@@ -32,6 +51,7 @@ HttpClient ClientOf(const Address& address, const std::string& api_key, const Tl
   options.read_timeout = read_timeout;
   options.host = address.host;
   options.port = address.port;
+  options.prefix = address.prefix;
   options.api_key = api_key;
   if (address.tls) options.tls = trust;
   return HttpClient(options);
@@ -66,8 +86,8 @@ absl::Status NoServer(const Address& address, const char* path, const HttpRespon
     return absl::UnavailableError(
         absl::StrCat(address.ToString(), " speaks https, not http: --url=https://", address.ToString()));
   }
-  return absl::UnavailableError(
-      absl::StrCat(address.ToString(), " is not a Somnus server: GET ", path, " is HTTP ", response.status));
+  return absl::UnavailableError(absl::StrCat(address.ToString(), " is not a Somnus server: GET ",
+                                             address.prefix, path, " is HTTP ", response.status));
 }
 
 absl::Status CheckInfo(const Address& address, bool has_key, const HttpResponse& response) {
@@ -92,6 +112,7 @@ absl::StatusOr<Server> ReadInfo(const Address& address, const std::string& body)
   server.http = admin ? Address{address.host, http_port, tls} : address;
   server.grpc = {address.host, IntAt(info, "grpc_port"), tls};
   server.control = {address.host, IntAt(info, "control_port"), admin_tls};
+  // The ports that the server names are its own, without a proxy that has the prefix in between.
   server.admin = admin ? address : Address{address.host, admin_port, admin_tls};
   return server;
 }
@@ -110,7 +131,7 @@ std::string Address::ToString() const {
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
-std::string Address::Url() const { return absl::StrCat(tls ? "https://" : "http://", ToString()); }
+std::string Address::Url() const { return absl::StrCat(tls ? "https://" : "http://", ToString(), prefix); }
 
 FlagGroup ServerFlags(ServerOptions* options) {
   const auto set_port = [options](const std::string& text) -> absl::Status {
@@ -122,7 +143,9 @@ FlagGroup ServerFlags(ServerOptions* options) {
     return absl::OkStatus();
   };
   return {"Server",
-          {Flag::Text("url", &options->url, "the server's public HTTP address; SOMNUS_URL is its default")
+          {Flag::Text("url", &options->url,
+                      "the server's public HTTP address, with the path before its routes where a proxy has "
+                      "one; SOMNUS_URL is its default")
                .Shows("URL")
                .Default(kDefaultUrl),
            Flag::Custom("port", "PORT", "", set_port, "short for --url=http://127.0.0.1:PORT"),
@@ -148,7 +171,10 @@ absl::StatusOr<Address> ParseUrl(const std::string& url) {
   Address address;
   address.tls = absl::ConsumePrefix(&rest, "https://");
   if (!address.tls) absl::ConsumePrefix(&rest, "http://");
-  rest = rest.substr(0, rest.find('/'));
+  const size_t slash = std::min(rest.find('/'), rest.size());
+  if (!IsPath(rest.substr(slash))) return BadUrl(url);
+  address.prefix = PrefixOf(rest.substr(slash));
+  rest = rest.substr(0, slash);
   // The colon before the port is the last colon, and comes after an IPv6 address's bracket.
   const size_t bracket = rest.rfind(']');
   const size_t colon = rest.rfind(':');

@@ -29,13 +29,15 @@ struct Address {
   std::string host = "127.0.0.1";
   int port = 8000;
   bool tls = false;
+  std::string prefix;  // of HTTP paths, as behind a proxy: "/llm"; empty: none
 
   std::string ToString() const;  // "127.0.0.1:8000", "[::1]:8000"
-  std::string Url() const;       // "https://127.0.0.1:8000"
+  std::string Url() const;       // "https://127.0.0.1:8000", "http://127.0.0.1:8000/llm"
 };
 
-// Takes "http://host:port", "https://host:port", "host:port", "host" or "http://[::1]:8000". A path is
-// ignored. InvalidArgument for anything else.
+// Takes "http://host:port", "https://host:port", "host:port", "host" or "http://[::1]:8000". A path becomes
+// the prefix, without the "/v1" that base URLs of OpenAI's clients end with. InvalidArgument for anything
+// else.
 absl::StatusOr<Address> ParseUrl(const std::string& url);
 
 // A server that has responded.

@@ -69,6 +69,7 @@ std::string Summary(const Server& server, const v1::ListModelStatusResponse& mod
 
 std::string TextOf(const Server& server, const TopFacts& facts, bool has_before) {
   constexpr int kWide = 120;
+  if (facts.models.models().empty()) return absl::StrCat(server.http.Url(), ": the models are loading\n\n");
   const v1::ListModelStatusResponse* before = has_before ? &facts.before : nullptr;
   std::string text = absl::StrCat(Summary(server, facts.models),
                                   ModelTable(facts.models, OutputColumns(), before, facts.passed), "\n");

@@ -157,8 +157,8 @@ class Channel {
 std::string HttpClient::Head(absl::string_view method, const std::string& path, size_t body_size) const {
   const bool ipv6 = absl::StrContains(options_.host, ':');
   const std::string host = ipv6 ? absl::StrCat("[", options_.host, "]") : options_.host;
-  std::string head = absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: ", host, ":", options_.port,
-                                  "\r\nConnection: close\r\nUser-Agent: somnus-cli\r\n");
+  std::string head = absl::StrCat(method, " ", options_.prefix, path, " HTTP/1.1\r\nHost: ", host, ":",
+                                  options_.port, "\r\nConnection: close\r\nUser-Agent: somnus-cli\r\n");
   if (!options_.api_key.empty()) absl::StrAppend(&head, "Authorization: Bearer ", options_.api_key, "\r\n");
   if (method == "POST") {
     absl::StrAppend(&head, "Content-Type: application/json\r\nContent-Length: ", body_size, "\r\n");

@@ -23,6 +23,7 @@ struct HttpResponse {
 struct HttpClientOptions {
   std::string host = "127.0.0.1";
   int port = 8000;
+  std::string prefix;                   // before every path: "/llm"; empty: none
   std::string api_key;                  // sent as a bearer token when not empty
   std::optional<TlsClientOptions> tls;  // whom to trust; `host` above stands for tls->host; empty: plain HTTP
   absl::Duration connect_timeout = absl::Seconds(5);

@@ -184,6 +184,8 @@ class ModelRunner {
   virtual absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> /*adapters*/) {
     return absl::UnimplementedError("this model takes no adapters");
   }
+  // The fingerprint of the files of each adapter of SetAdapters, by its id (LoraAdapter::Fingerprint).
+  virtual std::map<uint64_t, std::string> AdapterFingerprints() const { return {}; }
   // The bytes of host memory that the adapters' copies take.
   virtual int64_t adapter_host_bytes() const { return 0; }
   // To be called after any sleep: computes the small tables in workspace again and empties the batch state.

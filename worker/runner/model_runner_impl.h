@@ -46,6 +46,9 @@ class ModelRunnerImpl : public ModelRunner {
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
   absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override;
   absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> adapters) override;
+  std::map<uint64_t, std::string> AdapterFingerprints() const override {
+    return adapters_ == nullptr ? std::map<uint64_t, std::string>() : adapters_->Fingerprints();
+  }
   int64_t adapter_host_bytes() const override {
     return adapters_ == nullptr ? 0 : adapters_->adapter_host_bytes();
   }

@@ -176,6 +176,7 @@ absl::StatusOr<std::shared_ptr<const RankAdapters::Adapter>> RankAdapters::Read(
       read->linears.push_back(Convert(whole, parts_[target]));
     }
   }
+  ASSIGN_OR_RETURN(read->fingerprint, files->Fingerprint());
   return read;
 }
 
@@ -202,6 +203,14 @@ std::vector<bool> RankAdapters::loaded() const {
   std::vector<bool> loaded;
   for (const auto& adapter : adapters_) loaded.push_back(adapter != nullptr);
   return loaded;
+}
+
+std::map<uint64_t, std::string> RankAdapters::Fingerprints() const {
+  std::map<uint64_t, std::string> fingerprints;
+  for (const auto& adapter : adapters_) {
+    if (adapter != nullptr) fingerprints.emplace(adapter->id, adapter->fingerprint);
+  }
+  return fingerprints;
 }
 
 int64_t RankAdapters::adapter_host_bytes() const {

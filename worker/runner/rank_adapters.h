@@ -12,6 +12,7 @@
 // Borrowed, and must outlive this object: config, shards, device. Used by the runner thread alone.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,6 +54,8 @@ class RankAdapters {
   const std::vector<int32_t>& places() const { return places_.places(); }
   // [max_adapters]: which slots have an adapter.
   std::vector<bool> loaded() const;
+  // As ModelRunner::AdapterFingerprints.
+  std::map<uint64_t, std::string> Fingerprints() const;
   // The bytes of host memory that the copies take.
   int64_t adapter_host_bytes() const;
 
@@ -69,6 +72,7 @@ class RankAdapters {
   };
   struct Adapter {
     uint64_t id = 0;
+    std::string fingerprint;        // of the files
     std::vector<Matrices> linears;  // as AdapterWeights
   };
 

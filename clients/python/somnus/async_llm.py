@@ -2,7 +2,7 @@
 import uuid
 from typing import Any, AsyncIterator, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
-from somnus import engine, metrics
+from somnus import engine, metrics, vllm_names
 from somnus.engine_client import EngineClient, Job, query
 from somnus.engine_process import EngineProcess
 from somnus.lora import LoRARequest
@@ -97,6 +97,9 @@ class AsyncLLM:
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         return await self._client.detokenize(token_ids)
+
+    def __getattr__(self, name: str) -> Any:
+        raise vllm_names.missing_method("AsyncLLM", name)
 
     def _check_alive(self) -> None:
         if not self._process.running:

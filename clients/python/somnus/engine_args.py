@@ -8,6 +8,8 @@ import subprocess
 import warnings
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
+from somnus import vllm_names
+
 _SHOWN_FLAG = re.compile(r"^  --([a-z][a-z0-9-]*)(=?)", re.MULTILINE)
 _GIB = 1 << 30
 
@@ -52,22 +54,11 @@ _NOTHING: Dict[str, Tuple[Tuple[Any, ...], str]] = {
     "async_engine_args": ((None,), "there is one kind of arguments"),
 }
 
-# vLLM's arguments of things that are not here: anything but the value below is an error, unless the coordinator has the flag.
-_ABSENT: Dict[str, Tuple[Any, ...]] = {
-    "pipeline_parallel_size": (1,),
-    "decode_context_parallel_size": (1,),
-    "prefill_context_parallel_size": (1,),
-    "enable_expert_parallel": (False,),
-    "kv_transfer_config": (),
-    "default_mm_loras": ({},),
-    "hf_overrides": ({},),
-    "logits_processors": ([],),
-}
-
 _ALIASES = {
     "tensor_parallel_size": "tensor-parallel-size",
     "gpu_memory_utilization": "memory-utilization",
     "kv_cache_memory": "kv-cache-memory-bytes",
+    "cudagraph_capture_sizes": "graph-sizes",
 }
 
 
@@ -171,9 +162,12 @@ def to_flags(coordinator: str, arguments: Mapping[str, Any]) -> List[str]:
             silent, why = _NOTHING[name]
             if not _is_one_of(value, silent):
                 warnings.warn(f"{name} means nothing here: {why}", stacklevel=4)
-        elif name in _ABSENT:
-            if not _is_one_of(value, _ABSENT[name]):
-                raise ValueError(f"{name}: this engine has no such thing (docs/compatibility.md)")
+        elif name in vllm_names.MEANINGLESS:
+            warnings.warn(f"{name} means nothing here: {vllm_names.MEANINGLESS[name]}", stacklevel=4)
+        elif name in vllm_names.ABSENT:
+            nothing, instead = vllm_names.ABSENT[name]
+            if not _is_one_of(value, nothing):
+                raise ValueError(f"{name}: this engine has no such thing ({instead or 'docs/compatibility.md'})")
         else:
             unknown.append(name)
     if unknown:

@@ -7,7 +7,7 @@ import urllib.parse
 from typing import Any, AsyncGenerator, AsyncIterator, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from somnus.engine_process import EngineProcess
-from somnus.errors import ConflictError, EngineDeadError
+from somnus.errors import EngineDeadError
 from somnus.http_client import HttpClient, HttpError
 from somnus.lora import Adapters, LoRARequest
 from somnus.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, Logprob, PositionLogprobs, RequestOutput
@@ -18,7 +18,7 @@ _TOKEN_ID = "token_id:"
 _MAX_CONNECTIONS = 512
 _AGAIN_S = 0.05  # until a request is sent again for which the queue had no room
 _MAX_TOKEN_TEXTS = 1 << 20
-_OTHER_ERRORS = {404: LookupError, 409: ConflictError, 501: NotImplementedError}
+_OTHER_ERRORS = {404: LookupError, 501: NotImplementedError}
 
 
 @dataclasses.dataclass
@@ -124,8 +124,9 @@ class EngineClient:
         body = {**self._body([job]), "stream": True, "stream_options": {"include_usage": True}, "request_id": request_id}
         growing = _GrowingOutput(job, request_id)
         kind = RequestOutputKind.CUMULATIVE if job.params is None else job.params.output_kind
-        async with self.adapters.use(job.lora):
+        async with self.adapters.use(job.lora) as let_go:
             async for event in self._events(body):
+                let_go()  # the reader may pause for ever, and others need the adapter's name
                 if event.get("usage"):
                     growing.note_usage(event["usage"])
                 await self._learn_token_texts(event["choices"])

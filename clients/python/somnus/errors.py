@@ -1,10 +1,6 @@
 """Errors of an engine that runs in child processes."""
 
 
-class ConflictError(RuntimeError):
-    """The engine's state does not allow the call."""
-
-
 class EngineStartError(RuntimeError):
     """The engine has not begun to serve. The message ends with the last lines of the engine's log."""
 

@@ -6,7 +6,7 @@ import os
 import types
 from typing import Any, Callable, Coroutine, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
-from somnus import batches, engine, metrics
+from somnus import batches, engine, metrics, vllm_names
 from somnus.engine_client import EngineClient, Job
 from somnus.engine_process import EngineProcess
 from somnus.errors import EngineDeadError
@@ -27,6 +27,7 @@ UseTqdm = Union[bool, Callable[..., Any]]
 
 T = TypeVar("T")
 _EMBED_BATCH = 64
+_TOKENIZED = "prompts are tokenized as the model says; give token ids for anything else"
 
 
 class LLM:
@@ -64,7 +65,8 @@ class LLM:
     # Text.
 
     def generate(self, prompts: Prompts, sampling_params: Params = None, *, use_tqdm: UseTqdm = True,
-                 priority: Optional[Sequence[int]] = None, lora_request: LoRA = None) -> List[RequestOutput]:
+                 priority: Optional[Sequence[int]] = None, lora_request: LoRA = None,
+                 tokenization_kwargs: Optional[Mapping[str, Any]] = None) -> List[RequestOutput]:
         """The outputs of the prompts, in their order.
 
         prompts: one or several, each a text, token ids, or a dictionary with `prompt` or `prompt_token_ids`, and `cache_salt`.
@@ -73,17 +75,23 @@ class LLM:
         of an engine with enable_lora=True; its directory is read when a call first names the adapter. While the engine sleeps
         the call waits for the wake-up.
         """
+        vllm_names.refuse({"tokenization_kwargs": tokenization_kwargs}, _TOKENIZED)
         return self._generate(read_prompts(prompts), sampling_params, use_tqdm, priority, lora_request)
 
     def chat(self, messages: Union[Conversation, Sequence[Conversation]],
              sampling_params: Params = None, use_tqdm: UseTqdm = True, lora_request: LoRA = None, *,
              chat_template: Optional[str] = None, add_generation_prompt: bool = True, continue_final_message: bool = False,
-             tools: Optional[Sequence[Mapping[str, Any]]] = None, chat_template_kwargs: Optional[Mapping[str, Any]] = None
-             ) -> List[RequestOutput]:
+             tools: Optional[Sequence[Mapping[str, Any]]] = None, chat_template_kwargs: Optional[Mapping[str, Any]] = None,
+             chat_template_content_format: str = "auto", tokenization_kwargs: Optional[Mapping[str, Any]] = None,
+             mm_processor_kwargs: Optional[Mapping[str, Any]] = None) -> List[RequestOutput]:
         """As generate(), of one conversation or several, which become prompts by the model's chat template. Outputs have the
         text as the model writes it: tool calls and reasoning are part of the text."""
         if chat_template is not None:
             raise ValueError("chat_template: give it to LLM(..., chat_template=...)")
+        vllm_names.refuse({"tokenization_kwargs": tokenization_kwargs}, _TOKENIZED)
+        vllm_names.refuse({"mm_processor_kwargs": mm_processor_kwargs}, "there are no images")
+        vllm_names.refuse({"chat_template_content_format": chat_template_content_format},
+                          "the template tells which content it takes", ("auto",))
         conversations: List[Any] = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
         fields: Dict[str, Any] = {
             "add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message or None,
@@ -112,10 +120,12 @@ class LLM:
     # Vectors.
 
     def embed(self, prompts: Prompts, *, use_tqdm: UseTqdm = True, normalize: bool = True, dimensions: Optional[int] = None,
-              truncate_prompt_tokens: Optional[int] = None, pooling_params: Optional[PoolingParams] = None
+              truncate_prompt_tokens: Optional[int] = None, pooling_params: Optional[PoolingParams] = None,
+              lora_request: LoRA = None, tokenization_kwargs: Optional[Mapping[str, Any]] = None
               ) -> List[EmbeddingRequestOutput]:
         """A vector for each prompt: the final hidden states, pooled as pooling_type of the engine says ("last"). dimensions: of a
         model that was trained so, the first so many numbers. What pooling_params has counts before the other arguments."""
+        _refuse_of_vectors(lora_request, tokenization_kwargs)
         read = read_prompts(prompts)
         vectors = self._vectors(read, use_tqdm, {"normalize": normalize, "dimensions": dimensions,
                                                  "truncate_prompt_tokens": truncate_prompt_tokens, **_fields_of(pooling_params)})
@@ -123,8 +133,10 @@ class LLM:
                 for prompt, (number, vector) in zip(read, vectors)]
 
     def encode(self, prompts: Prompts, pooling_params: Optional[PoolingParams] = None, *, use_tqdm: UseTqdm = True,
-               pooling_task: str = "embed", truncate_prompt_tokens: Optional[int] = None) -> List[PoolingRequestOutput]:
+               pooling_task: str = "embed", truncate_prompt_tokens: Optional[int] = None, lora_request: LoRA = None,
+               tokenization_kwargs: Optional[Mapping[str, Any]] = None) -> List[PoolingRequestOutput]:
         """As embed(), in vLLM's more general form."""
+        _refuse_of_vectors(lora_request, tokenization_kwargs)
         if pooling_task != "embed":
             raise ValueError(f"pooling_task: {pooling_task!r} is not known; 'embed' is")
         read = read_prompts(prompts)
@@ -133,12 +145,17 @@ class LLM:
                 for prompt, (number, vector) in zip(read, self._vectors(read, use_tqdm, fields))]
 
     def score(self, data_1: Prompts, data_2: Prompts, *, use_tqdm: UseTqdm = True,
-              pooling_params: Optional[PoolingParams] = None) -> List[ScoringRequestOutput]:
+              pooling_params: Optional[PoolingParams] = None, truncate_prompt_tokens: Optional[int] = None,
+              lora_request: LoRA = None, chat_template: Optional[str] = None,
+              tokenization_kwargs: Optional[Mapping[str, Any]] = None) -> List[ScoringRequestOutput]:
         """How near texts are to each other, by their vectors: one of data_1 to each of data_2, or each to its counterpart."""
+        _refuse_of_vectors(lora_request, tokenization_kwargs)
+        vllm_names.refuse({"chat_template": chat_template}, "models that score pairs are not served")
         one, other = read_prompts(data_1), read_prompts(data_2)
         if len(one) not in (1, len(other)):
             raise ValueError(f"data_1: {len(one)} for {len(other)} of data_2")
-        found = self._vectors([*one, *other], use_tqdm, {**_fields_of(pooling_params), "normalize": True})
+        fields = {"truncate_prompt_tokens": truncate_prompt_tokens, **_fields_of(pooling_params), "normalize": True}
+        found = self._vectors([*one, *other], use_tqdm, fields)
         vectors = [vector for _, vector in found]
         lefts = (vectors[:len(one)] * len(other))[:len(other)]
         return [ScoringRequestOutput(number, ScoringOutput(sum(map(operator.mul, left, right))), prompt.token_ids)
@@ -178,8 +195,9 @@ class LLM:
         del timeout
         return self._run(engine.collective_rpc(self._client, method, args, kwargs))
 
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """No later prompt finds what was computed before."""
+        vllm_names.refuse({"reset_connector": reset_connector}, "caches do not move between engines", (False,))
         return self._run(engine.reset_prefix_cache(self._client, reset_running_requests))
 
     # What is known of the engine.
@@ -188,7 +206,9 @@ class LLM:
         """What GET /metrics of a server tells, as Counter, Gauge and Histogram."""
         return metrics.parse(self._run(self._client.metrics_text()))
 
-    def get_tokenizer(self) -> Tokenizer:
+    def get_tokenizer(self, lora_request: Optional[LoRARequest] = None) -> Tokenizer:
+        """The model's own, which its adapters have, too."""
+        del lora_request
         return Tokenizer(lambda body: self._run(self._client.tokenize(body)), lambda ids: self._run(self._client.detokenize(ids)),
                          lambda: self._run(self._client.get("/tokenizer_info")))
 
@@ -200,6 +220,9 @@ class LLM:
     def llm_engine(self) -> "_Engine":
         """What examples of vLLM's take from there: model_config.max_model_len, get_tokenizer(), engine_core.shutdown()."""
         return _Engine(self)
+
+    def __getattr__(self, name: str) -> Any:
+        raise vllm_names.missing_method("LLM", name)
 
     # Parts of these.
 
@@ -264,6 +287,11 @@ def _end(process: EngineProcess, loop: LoopThread, client: EngineClient) -> None
     if process.is_owner:
         loop.close(client.close)
         process.stop()
+
+
+def _refuse_of_vectors(lora_request: Any, tokenization_kwargs: Any) -> None:
+    vllm_names.refuse({"lora_request": lora_request}, "vectors are of the model itself")
+    vllm_names.refuse({"tokenization_kwargs": tokenization_kwargs}, _TOKENIZED)
 
 
 def _fields_of(params: Optional[PoolingParams]) -> Dict[str, Any]:

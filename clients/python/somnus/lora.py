@@ -3,9 +3,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-from typing import Any, AsyncIterator, Awaitable, Callable, Dict, Iterable, List, Optional
-
-from somnus.errors import ConflictError
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, Iterable, List, Optional, Set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,16 +46,16 @@ class _Loaded:
 
 
 class Adapters:
-    """Those that this program has loaded. An adapter is loaded when a request first names it; where every place of the engine is
-    taken, the adapter that was unused for longest goes, and where all are in use, the request waits. Of one event loop at a time.
+    """Those that this program has loaded. An adapter is loaded when a request first names it. The engine itself forgets and reads
+    again where it has fewer places than there are adapters. Of one event loop at a time.
 
     `operate`: sends a body to a path of the operators' listener (EngineClient.operate).
     """
 
     def __init__(self, operate: Callable[[str, Any], Awaitable[Any]]):
         self._operate = operate
-        self._loaded: Dict[str, _Loaded] = {}  # by name; the one that was unused for longest first
-        self._changing = False
+        self._loaded: Dict[str, _Loaded] = {}  # by name
+        self._loading: Set[str] = set()
         self._waiting: "List[asyncio.Future[None]]" = []
 
     def begin_call(self, requests: Iterable[Optional[LoRARequest]]) -> None:
@@ -67,68 +65,53 @@ class Adapters:
                 self._loaded[request.lora_name].current = False
 
     @contextlib.asynccontextmanager
-    async def use(self, request: Optional[LoRARequest]) -> AsyncIterator[None]:
-        """The engine has the adapter as long as the block runs. Errors are those of EngineClient.operate()."""
-        if request is None:
-            yield
-            return
-        loaded = await self._acquire(request)
+    async def use(self, request: Optional[LoRARequest]) -> AsyncIterator[Callable[[], None]]:
+        """The name stands for this adapter as long as the block runs, or until the function that it gets is called: the engine
+        has begun with the request, and ends it with the same adapter. Errors are those of EngineClient.operate()."""
+        loaded = None if request is None else await self._acquire(request)
+
+        def let_go() -> None:
+            nonlocal loaded
+            if loaded is not None:
+                loaded.users -= 1
+                loaded = None
+                self._tell_waiting()
+
         try:
-            yield
+            yield let_go
         finally:
-            loaded.users -= 1
-            self._tell_waiting()
+            let_go()
 
     async def _acquire(self, request: LoRARequest) -> _Loaded:
         while True:
             found = self._loaded.get(request.lora_name)
             if found is not None and found.serves(request):
-                self._loaded[request.lora_name] = self._loaded.pop(request.lora_name)
                 found.users += 1
                 return found
-            if self._changing or not await self._change(request):
+            if request.lora_name in self._loading or (found is not None and found.users > 0):
                 await self._until_something_ends()
+            else:
+                await self._load(request, found)
 
-    async def _change(self, request: LoRARequest) -> bool:
-        """Loads the adapter, or makes room for the adapter. False: nothing can be done while others are in use."""
-        old = self._loaded.get(request.lora_name)
-        if old is not None and old.users > 0:
-            return False
-        self._changing = True
-        try:
-            return await self._load(request, old) or await self._unload_one()
-        finally:
-            self._changing = False
-            self._tell_waiting()
-
-    async def _load(self, request: LoRARequest, old: Optional[_Loaded]) -> bool:
-        """False: there is no place. Where the caller is cancelled nobody knows whether the engine has the adapter: the adapter
-        stays among the loaded ones, and the next load replaces it."""
+    async def _load(self, request: LoRARequest, old: Optional[_Loaded]) -> None:
+        """Where the caller is cancelled nobody knows whether the engine has the adapter: it stays among the loaded ones, and
+        the next load replaces it."""
         loaded = self._loaded[request.lora_name] = _Loaded(request)
+        self._loading.add(request.lora_name)
         try:
             await self._operate("/v1/load_lora_adapter", {
                 "lora_name": request.lora_name, "lora_path": os.path.abspath(os.path.expanduser(request.lora_path)),
                 "load_inplace": True})
-        except Exception as error:
+            loaded.current = True
+        except Exception:
             del self._loaded[request.lora_name]
             if old is not None:  # the engine has kept it
                 old.current = False
                 self._loaded[request.lora_name] = old
-            if not self._loaded or not isinstance(error, ConflictError):
-                raise
-            return False
-        loaded.current = True
-        return True
-
-    async def _unload_one(self) -> bool:
-        for name, loaded in self._loaded.items():
-            if loaded.users == 0:
-                loaded.current = False
-                with contextlib.suppress(LookupError):  # a load that was cancelled
-                    await self._operate("/v1/unload_lora_adapter", {"lora_name": name})
-                del self._loaded[name]
-                return True
-        return False
+            raise
+        finally:
+            self._loading.discard(request.lora_name)
+            self._tell_waiting()
 
     async def _until_something_ends(self) -> None:
         future = asyncio.get_running_loop().create_future()

@@ -1,5 +1,6 @@
 #include "coordinator/engine/commands/set_adapters_command.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -14,6 +15,12 @@ void SetAdaptersCommand::Start(LoopAccess* loop) {
     // No worker has a sequence any more that ended with an adapter which goes.
     if (!loop->FlushFreedSlots()) return;
   }
+  const std::vector<HeldAdapter>& held = loop->parts().holdings.adapters();
+  std::erase_if(adapters_, [&held](const HeldAdapter& adapter) {
+    return adapter.must_be_held && std::none_of(held.begin(), held.end(), [&adapter](const HeldAdapter& one) {
+             return one.id == adapter.id;
+           });
+  });
   loop->parts().executor.SetAdaptersAsync(adapters_, loop->parts().holdings.adapters(),
                                           loop->ExpectTransition());
 }
@@ -21,7 +28,10 @@ void SetAdaptersCommand::Start(LoopAccess* loop) {
 void SetAdaptersCommand::OnResult(LoopAccess* loop, LoopMail::CallResult result) {
   if (result.result.ok()) {
     LogInfo("{}the workers hold {} adapters", loop->parts().options.log_name, adapters_.size());
-    loop->parts().holdings.NoteAdapters(adapters_);
+    // A worker that comes later is to have the same files.
+    std::vector<HeldAdapter> held = adapters_;
+    for (HeldAdapter& adapter : held) adapter.fingerprint = result.result->adapters[adapter.id];
+    loop->parts().holdings.NoteAdapters(std::move(held));
   }
   loop->RestartStepDeadline();
   loop->End(std::move(result.result));

@@ -18,7 +18,7 @@ class SetAdaptersCommand : public LifecycleCommand {
   void OnResult(LoopAccess* loop, LoopMail::CallResult result) override;
 
  private:
-  const std::vector<HeldAdapter> adapters_;
+  std::vector<HeldAdapter> adapters_;
 };
 
 }  // namespace somnus

@@ -5,26 +5,25 @@
 
 namespace somnus {
 
-absl::Status ReplicaAdapters::Run() {
+absl::StatusOr<TransitionReport> ReplicaAdapters::Run() {
   RETURN_IF_ERROR(turn().status());
   for (size_t replica = 0; replica < parts().loops.size(); ++replica) {
     if (!parts().loops.HasFailed(replica)) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("replica ", replica, " has failed: adapters change once it serves again"));
   }
-  RETURN_IF_ERROR(RunOnAll().status());
+  ASSIGN_OR_RETURN(TransitionReport report, RunOnAll());
   held_ = request_.adapters;
-  return absl::OkStatus();
+  for (HeldAdapter& adapter : held_) adapter.fingerprint = report.adapters[adapter.id];
+  return report;
 }
 
 absl::StatusOr<TransitionReport> ReplicaAdapters::DoAt(EngineLoop* loop, size_t /*replica*/) {
-  RETURN_IF_ERROR(loop->SetAdapters(request_.adapters));
-  return TransitionReport();
+  return loop->SetAdapters(request_.adapters);
 }
 
 absl::StatusOr<TransitionReport> ReplicaAdapters::UndoAt(EngineLoop* loop, size_t /*replica*/) {
-  RETURN_IF_ERROR(loop->SetAdapters(held_));
-  return TransitionReport();
+  return loop->SetAdapters(held_);
 }
 
 }  // namespace somnus

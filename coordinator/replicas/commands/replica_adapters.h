@@ -19,7 +19,7 @@ class ReplicaAdapters : public ReplicaCommand {
         held_(*held) {}
 
   // FailedPrecondition: a replica has failed, and would come back without the adapters.
-  absl::Status Run();
+  absl::StatusOr<TransitionReport> Run();
 
  private:
   absl::StatusOr<TransitionReport> DoAt(EngineLoop* loop, size_t replica) override;

@@ -99,8 +99,10 @@ absl::StatusOr<std::string> FirstModel(const BenchOptions& options) {
   const json answer = json::parse(response.body, nullptr, false);
   if (response.status != 200 || !answer.is_object() || !answer.contains("data") ||
       !answer["data"].is_array() || answer["data"].empty()) {
-    return absl::InternalError(
-        absl::StrCat("/v1/models was answered with HTTP ", response.status, "; give --model"));
+    const bool explains = answer.is_object() && answer.contains("error");
+    const std::string why = explains ? StringAt(answer["error"], "message") : "";
+    return absl::InternalError(absl::StrCat("/v1/models was answered with HTTP ", response.status,
+                                            why.empty() ? "; give --model" : absl::StrCat(": ", why)));
   }
   return StringAt(answer["data"][0], "id");
 }

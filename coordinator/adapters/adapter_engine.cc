@@ -1,0 +1,205 @@
+#include "coordinator/adapters/adapter_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "coordinator/request/expiry.h"
+#include "coordinator/residency/engine_state.h"
+
+namespace somnus {
+namespace {
+
+void GiveAdapter(const AdapterRegistry::Adapter& adapter, std::vector<EngineRequest>* requests) {
+  for (EngineRequest& request : *requests) {
+    request.adapter = adapter;
+    request.cache_salt = absl::StrCat(adapter->salt, request.cache_salt);
+  }
+}
+
+}  // namespace
+
+AdapterEngine::AdapterEngine(std::shared_ptr<Engine> engine, std::shared_ptr<AdapterRegistry> registry,
+                             const QueueLimits& limits)
+    : engine_(std::move(engine)), registry_(std::move(registry)), waits_(limits) {
+  absl::MutexLock lock(&join_mu_);
+  thread_ = std::thread([this] { RunThread(); });
+}
+
+AdapterEngine::~AdapterEngine() { DrainAndStop(absl::ZeroDuration()); }
+
+absl::Status AdapterEngine::SubmitAll(std::vector<EngineRequest> requests) {
+  const std::string name = requests.empty() ? "" : requests.front().adapter_name;
+  {
+    absl::MutexLock lock(&mu_);
+    if (draining_) return absl::UnavailableError(WhyNotReady(EngineState::kDraining));
+    // Nobody overtakes requests that wait for the same adapter.
+    if (!name.empty() && !waits_.Awaits(name)) {
+      ASSIGN_OR_RETURN(const AdapterRegistry::Adapter adapter, registry_->Acquire(name));
+      if (adapter != nullptr) GiveAdapter(adapter, &requests);
+    }
+    if (!name.empty() && requests.front().adapter == nullptr) {
+      const EngineState state = engine_->state();
+      if (state == EngineState::kFailed || state == EngineState::kDraining)
+        return absl::UnavailableError(WhyNotReady(state));
+      const auto count = static_cast<int32_t>(requests.size());
+      RETURN_IF_ERROR(waits_.Add(std::move(requests)));
+      registry_->NoteWaiting(name, count);
+      return absl::OkStatus();
+    }
+  }
+  return engine_->SubmitAll(std::move(requests));
+}
+
+void AdapterEngine::Abort(const std::string& request_id) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (const auto moving = moving_.find(request_id); moving != moving_.end()) {
+      moving->second = true;
+      return;
+    }
+    if (std::optional<EngineRequest> request = waits_.Remove(request_id)) {
+      aborted_.push_back(*std::move(request));
+      return;
+    }
+  }
+  engine_->Abort(request_id);
+}
+
+EngineStats AdapterEngine::Stats() const {
+  EngineStats stats = engine_->Stats();
+  absl::MutexLock lock(&mu_);
+  stats.num_waiting += static_cast<int32_t>(waits_.num_waiting());
+  stats.waiting_tokens += waits_.waiting_tokens();
+  if (const std::optional<absl::Time> oldest = waits_.oldest_arrival())
+    stats.oldest_wait = std::max(stats.oldest_wait, absl::Now() - *oldest);
+  return stats;
+}
+
+void AdapterEngine::DrainAndStop(absl::Duration grace) {
+  const MonotonicTime deadline = MonotonicNow() + grace;
+  Requests left;
+  {
+    absl::MutexLock lock(&mu_);
+    draining_ = true;
+    mu_.AwaitWithTimeout(absl::Condition(this, &AdapterEngine::MayEnd), grace);
+    stopped_ = true;
+    left = waits_.TakeAll();
+  }
+  EndAborted();
+  End(std::move(left), FinishReason::kError, absl::UnavailableError(WhyNotReady(EngineState::kDraining)));
+  {
+    absl::MutexLock lock(&join_mu_);
+    if (thread_.joinable()) thread_.join();
+  }
+  engine_->DrainAndStop(std::max(absl::ZeroDuration(), deadline - MonotonicNow()));
+}
+
+void AdapterEngine::RunThread() {
+  while (true) {
+    std::string name;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(this, &AdapterEngine::HasWork));
+      if (stopped_) return;
+      name = waits_.FirstName();
+    }
+    EndAborted();
+    if (name.empty()) continue;
+    Settle(name, registry_->Bring(name, [this, &name] { return IsWanted(name); }));
+  }
+}
+
+void AdapterEngine::EndAborted() {
+  Requests aborted;
+  {
+    absl::MutexLock lock(&mu_);
+    aborted.swap(aborted_);
+  }
+  End(std::move(aborted), FinishReason::kAbort, absl::OkStatus());
+}
+
+bool AdapterEngine::IsWanted(const std::string& name) {
+  EndAborted();
+  const MonotonicTime now = MonotonicNow();
+  Requests expired;
+  bool wanted = false;
+  {
+    absl::MutexLock lock(&mu_);
+    expired = waits_.TakeExpired(now);
+    wanted = !stopped_ && waits_.Awaits(name);
+  }
+  for (EngineRequest& request : expired) {
+    const absl::Status error = ExpiryError(CauseOfExpiry(request, /*was_scheduled=*/false, now));
+    Requests one;
+    one.push_back(std::move(request));
+    End(std::move(one), FinishReason::kError, error);
+  }
+  return wanted;
+}
+
+void AdapterEngine::Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter) {
+  if (absl::IsCancelled(adapter.status())) return;
+  std::vector<Requests> groups;
+  {
+    absl::MutexLock lock(&mu_);
+    groups = waits_.Take(name);
+    for (const Requests& group : groups) {
+      for (const EngineRequest& request : group) moving_.emplace(request.id, false);
+    }
+  }
+  for (Requests& group : groups) {
+    if (adapter.ok()) {
+      SubmitWaiting(std::move(group), *adapter);
+    } else {
+      End(std::move(group), FinishReason::kError, adapter.status());
+    }
+  }
+}
+
+void AdapterEngine::SubmitWaiting(Requests requests, const AdapterRegistry::Adapter& adapter) {
+  registry_->NoteWaiting(adapter->name, -static_cast<int32_t>(requests.size()));
+  GiveAdapter(adapter, &requests);
+  std::vector<std::string> ids, aborted;
+  std::vector<std::shared_ptr<OutputSink>> sinks;
+  for (const EngineRequest& request : requests) {
+    ids.push_back(request.id);
+    sinks.push_back(request.sink);
+  }
+  const absl::Status status = engine_->SubmitAll(std::move(requests));
+  {
+    absl::MutexLock lock(&mu_);
+    for (const std::string& id : ids) {
+      const auto moved = moving_.find(id);
+      if (moved->second) aborted.push_back(id);
+      moving_.erase(moved);
+    }
+  }
+  for (const std::string& id : aborted) engine_->Abort(id);
+  if (status.ok()) return;
+  for (const std::shared_ptr<OutputSink>& sink : sinks) {
+    RequestOutput output;
+    output.finish_reason = FinishReason::kError;
+    output.error = status;
+    sink->OnOutput(std::move(output));
+  }
+}
+
+void AdapterEngine::End(Requests requests, FinishReason reason, const absl::Status& error) {
+  if (requests.empty()) return;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const EngineRequest& request : requests) moving_.erase(request.id);
+  }
+  for (const EngineRequest& request : requests) {
+    registry_->NoteWaiting(request.adapter_name, -1);
+    RequestOutput output;
+    output.finish_reason = reason;
+    output.error = error;
+    request.sink->OnOutput(std::move(output));
+  }
+}
+
+}  // namespace somnus

@@ -1,0 +1,83 @@
+#pragma once
+// An Engine over another one that resolves the names of adapters (LoRA): a request with an adapter_name gets
+// the adapter that the workers hold under the name. Where the workers have forgotten the adapter, the request
+// waits here until the adapter was read again (AdapterRegistry::Bring), within the bounds of a queue; its
+// deadlines and an abort hold meanwhile, and its client gets an error where the files have changed or gone.
+// Requests without an adapter pass, and so do requests whose adapter is held.
+//
+// Ownership: shares the engine below and the registry; owns a thread that brings one adapter after the other,
+// and that ends with DrainAndStop, which the destructor calls without grace. Thread safety: as engine.h says.
+// mu_ is not held while the engine below is called, but for its state.
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/adapters/adapter_registry.h"
+#include "coordinator/adapters/adapter_waits.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/engine/queue_room.h"
+
+namespace somnus {
+
+class AdapterEngine : public Engine {
+ public:
+  // `limits`: of the requests that wait for adapters.
+  AdapterEngine(std::shared_ptr<Engine> engine, std::shared_ptr<AdapterRegistry> registry,
+                const QueueLimits& limits);
+  ~AdapterEngine() override;
+
+  // NotFound, too: no adapter has the name. DataLoss, Unavailable, too: the adapter could not be read just
+  // now.
+  absl::Status SubmitAll(std::vector<EngineRequest> requests) override;
+  void Abort(const std::string& request_id) override;
+  EngineState state() const override { return engine_->state(); }
+  absl::Status Health() const override { return engine_->Health(); }
+  void OnStateChange(std::function<void()> callback) override { engine_->OnStateChange(std::move(callback)); }
+  // Requests that wait here wait.
+  EngineStats Stats() const override;
+  EngineViews View() override { return engine_->View(); }
+  LifecycleResult Run(const LifecycleRequest& request) override { return engine_->Run(request); }
+  PinnedPrefixes& pinned_prefixes() override { return engine_->pinned_prefixes(); }
+  void DrainAndStop(absl::Duration grace) override;
+  int32_t max_model_len() const override { return engine_->max_model_len(); }
+  int32_t vocab_size() const override { return engine_->vocab_size(); }
+
+ private:
+  using Requests = AdapterWaits::Requests;
+
+  void RunThread();
+  // Sinks are called by the thread, since the caller of Abort may hold locks of its own.
+  void EndAborted();
+  // Whether requests wait for the adapter; ends those whose time is over.
+  bool IsWanted(const std::string& name);
+  // Submits, or ends, the requests that wait for the adapter.
+  void Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter);
+  void SubmitWaiting(Requests requests, const AdapterRegistry::Adapter& adapter);
+  // Ends requests that have left waits_.
+  void End(Requests requests, FinishReason reason, const absl::Status& error);
+  bool MayEnd() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return waits_.empty() && moving_.empty(); }
+  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return stopped_ || !waits_.empty() || !aborted_.empty();
+  }
+
+  const std::shared_ptr<Engine> engine_;
+  const std::shared_ptr<AdapterRegistry> registry_;
+
+  mutable absl::Mutex mu_;
+  AdapterWaits waits_ ABSL_GUARDED_BY(mu_);
+  // Ids of requests on their way from waits_ to the engine, and whether they were aborted on the way.
+  absl::flat_hash_map<std::string, bool> moving_ ABSL_GUARDED_BY(mu_);
+  Requests aborted_ ABSL_GUARDED_BY(mu_);  // that have left waits_, and have not ended
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+
+  absl::Mutex join_mu_;
+  std::thread thread_ ABSL_GUARDED_BY(join_mu_);
+};
+
+}  // namespace somnus

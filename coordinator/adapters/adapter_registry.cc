@@ -1,0 +1,342 @@
+#include "coordinator/adapters/adapter_registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/random_hex.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
+
+namespace somnus {
+namespace {
+
+// How often a call that waits for a place looks for a place of another adapter than the one it has chosen.
+constexpr absl::Duration kLook = absl::Milliseconds(20);
+// A group of workers that is lost while it reads is recovered, and asked again, for so long.
+constexpr absl::Duration kPatience = absl::Minutes(1);
+constexpr absl::Duration kRetryPause = absl::Milliseconds(200);
+
+absl::Status CheckText(const char* field, const std::string& text, size_t most) {
+  if (text.empty()) return absl::InvalidArgumentError(absl::StrCat(field, ": must not be empty"));
+  if (text.size() > most)
+    return absl::InvalidArgumentError(absl::StrCat(field, ": is longer than ", most, " bytes"));
+  if (!IsUtf8(text) || text.find('\0') != std::string::npos)
+    return absl::InvalidArgumentError(absl::StrCat(field, ": is not text"));
+  return absl::OkStatus();
+}
+
+// For a client who found the name a moment ago.
+absl::Status NoLongerServed(const std::string& name) {
+  return absl::NotFoundError(absl::StrCat("The adapter '", name, "' is no longer served."));
+}
+
+uint64_t NewId() {
+  uint64_t id = 0;
+  while (id == 0) {
+    if (!absl::SimpleHexAtoi(RandomHex(8), &id)) id = 0;
+  }
+  return id;
+}
+
+// Whether the files are at fault, and not the workers.
+bool IsOfFiles(const absl::Status& status) {
+  return absl::IsNotFound(status) || absl::IsDataLoss(status) || absl::IsInvalidArgument(status) ||
+         absl::IsUnimplemented(status);
+}
+
+}  // namespace
+
+AdapterRegistry::AdapterRegistry(std::shared_ptr<Engine> engine, const AdapterRegistryOptions& options)
+    : engine_(std::move(engine)), options_(options) {}
+
+AdapterRegistry::~AdapterRegistry() = default;
+
+// ---- Operators' calls
+
+absl::Status AdapterRegistry::Load(const std::string& name, const std::string& path, bool in_place) {
+  RETURN_IF_ERROR(CheckText("lora_name", name, kMaxNameBytes));
+  RETURN_IF_ERROR(CheckText("lora_path", path, kMaxPathBytes));
+  const MonotonicTime deadline = MonotonicNow() + options_.unload_timeout;
+  while (true) {
+    auto leaving = std::make_shared<StopSignal>();
+    {
+      absl::MutexLock lock(&call_mu_);
+      RETURN_IF_ERROR(CheckLoad(name, path, in_place));
+      if (const int32_t slot = MakeRoom(&leaving); slot > 0) {
+        Known known{.path = path, .salt = absl::StrCat("lora:", RandomHex(16), ":")};
+        RETURN_IF_ERROR(Read(name, slot, &known));
+        absl::MutexLock names(&mu_);
+        known.last_use = ++num_uses_;
+        known.num_waiting = known_[name].num_waiting;
+        std::swap(known_[name], known);
+        // `known`, the adapter of before, ends behind the lock.
+        return absl::OkStatus();
+      }
+    }
+    if (MonotonicNow() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("lora_name: all places of --max-cpu-loras, ", options_.max_adapters,
+                       ", have adapters with open requests, and none of these has ended its requests within ",
+                       absl::FormatDuration(options_.unload_timeout)));
+    }
+    leaving->WaitFor(std::min(kLook, deadline - MonotonicNow()));
+  }
+}
+
+absl::Status AdapterRegistry::CheckLoad(const std::string& name, const std::string& path,
+                                        bool in_place) const {
+  absl::MutexLock lock(&mu_);
+  if (known_.count(name) > 0) {
+    if (in_place) return absl::OkStatus();
+    return absl::AlreadyExistsError(
+        absl::StrCat("lora_name: '", name, "' is loaded; load_inplace replaces it"));
+  }
+  if (known_.size() < kMaxNames) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("lora_name: there are ", kMaxNames, " adapters; unload one"));
+}
+
+absl::Status AdapterRegistry::Unload(const std::string& name) {
+  Known known;
+  std::shared_ptr<StopSignal> unused;
+  {
+    absl::MutexLock lock(&call_mu_);
+    ASSIGN_OR_RETURN(known, Hide(name));
+    // The workers drop an adapter that they have been told to forget at the next change.
+    if (known.adapter == nullptr) return absl::OkStatus();
+    for (const Held& held : held_) {
+      if (held.adapter.id == known.adapter->id) unused = held.unused;
+    }
+  }
+  const std::weak_ptr<const RequestAdapter> shared = known.adapter;
+  known.adapter.reset();
+  const bool ended = unused->WaitFor(options_.unload_timeout);
+  absl::MutexLock lock(&call_mu_);
+  if (known.adapter = shared.lock(); !ended && known.adapter != nullptr) {
+    absl::MutexLock names(&mu_);
+    known_.try_emplace(name, std::move(known));
+    return absl::DeadlineExceededError(
+        absl::StrCat("lora_name: requests with '", name, "' have not ended within ",
+                     absl::FormatDuration(options_.unload_timeout), "; the adapter stays"));
+  }
+  const absl::Status told = Tell(nullptr).status();
+  if (told.ok()) return told;
+  return absl::Status(told.code(), absl::StrCat("'", name, "' is no longer served, but the workers keep the ",
+                                                "adapter until the next load or unload: ", told.message()));
+}
+
+absl::StatusOr<AdapterRegistry::Known> AdapterRegistry::Hide(const std::string& name) {
+  absl::MutexLock lock(&mu_);
+  const auto found = known_.find(name);
+  if (found == known_.end())
+    return absl::NotFoundError(absl::StrCat("lora_name: no adapter is named '", name, "'"));
+  Known known = std::move(found->second);
+  known_.erase(found);
+  return known;
+}
+
+// ---- Requests
+
+absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Acquire(const std::string& name) {
+  absl::MutexLock lock(&mu_);
+  const auto found = known_.find(name);
+  if (found == known_.end()) return NoLongerServed(name);
+  Known& known = found->second;
+  known.last_use = ++num_uses_;
+  if (known.adapter == nullptr && !known.error.ok() && MonotonicNow() < known.retry_at) return known.error;
+  return known.adapter;
+}
+
+absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Bring(const std::string& name,
+                                                                const std::function<bool()>& wanted) {
+  MonotonicTime give_up = absl::InfiniteDuration();
+  while (wanted()) {
+    auto leaving = std::make_shared<StopSignal>();
+    absl::StatusOr<Adapter> brought = TryToBring(name, &leaving);
+    if (brought.ok() && *brought != nullptr) return brought;
+    if (brought.ok()) {
+      leaving->WaitFor(kLook);
+      continue;
+    }
+    // Of the workers, which may be recovering: the engine has them do what is asked once they are there
+    // again.
+    give_up = std::min(give_up, MonotonicNow() + kPatience);
+    const EngineState state = engine_->state();
+    const bool ends = state == EngineState::kFailed || state == EngineState::kDraining;
+    if (IsOfFiles(brought.status()) || ends || MonotonicNow() >= give_up)
+      return NoteFailure(name, brought.status());
+    leaving->WaitFor(kRetryPause);
+  }
+  return absl::CancelledError("nobody waits for the adapter any more");
+}
+
+absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::TryToBring(const std::string& name,
+                                                                     std::shared_ptr<StopSignal>* leaving) {
+  absl::MutexLock lock(&call_mu_);
+  Known known;
+  {
+    absl::MutexLock names(&mu_);
+    const auto found = known_.find(name);
+    if (found == known_.end()) return NoLongerServed(name);
+    known = found->second;
+  }
+  if (known.adapter != nullptr) return known.adapter;
+  const int32_t slot = MakeRoom(leaving);
+  if (slot == 0) return nullptr;
+  RETURN_IF_ERROR(Read(name, slot, &known));
+  absl::MutexLock names(&mu_);
+  Known& shown = known_[name];  // names change under call_mu_ alone
+  shown.adapter = known.adapter;
+  shown.error = absl::OkStatus();
+  ++num_reads_again_;
+  return known.adapter;
+}
+
+absl::Status AdapterRegistry::NoteFailure(const std::string& name, const absl::Status& cause) {
+  absl::MutexLock lock(&mu_);
+  const auto found = known_.find(name);
+  if (found == known_.end()) return NoLongerServed(name);
+  LogError("adapter {} cannot be read again: {}", name, std::string(cause.message()));
+  const auto say = [&](const char* why) { return absl::StrCat("the adapter '", name, "' ", why); };
+  Known& known = found->second;
+  if (!IsOfFiles(cause)) {
+    known.error = absl::UnavailableError(say("cannot be read now: the workers are not ready"));
+  } else if (absl::IsNotFound(cause)) {
+    known.error = absl::DataLossError(say("cannot be read again: its files have gone"));
+  } else {
+    known.error =
+        absl::DataLossError(say("cannot be read again: its files have changed since it was loaded"));
+  }
+  known.retry_at = MonotonicNow() + options_.failed_for;
+  return known.error;
+}
+
+void AdapterRegistry::NoteWaiting(const std::string& name, int32_t count) {
+  absl::MutexLock lock(&mu_);
+  if (const auto found = known_.find(name); found != known_.end()) {
+    int32_t& waiting = found->second.num_waiting;
+    waiting = std::max(0, waiting + count);  // requests of a name that was unloaded meanwhile do not count
+  }
+}
+
+bool AdapterRegistry::Knows(const std::string& name) const {
+  absl::MutexLock lock(&mu_);
+  return known_.count(name) > 0;
+}
+
+int64_t AdapterRegistry::num_reads_again() const {
+  absl::MutexLock lock(&mu_);
+  return num_reads_again_;
+}
+
+std::vector<AdapterCard> AdapterRegistry::List() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<AdapterCard> cards;
+  for (const auto& [name, known] : known_) {
+    AdapterCard card{.name = name, .path = known.path, .held = known.adapter != nullptr};
+    card.num_waiting = known.num_waiting;
+    if (known.adapter != nullptr) {
+      card.num_running = known.adapter->num_running;
+      card.num_waiting += known.adapter->num_waiting;
+    }
+    cards.push_back(std::move(card));
+  }
+  return cards;
+}
+
+// ---- Places
+
+int32_t AdapterRegistry::MakeRoom(std::shared_ptr<StopSignal>* leaving) {
+  std::erase_if(held_, [](const Held& held) { return held.unused->stopped(); });
+  if (const int32_t slot = FreeSlot(); slot > 0) return slot;
+  ForgetOne();
+  std::erase_if(held_, [](const Held& held) { return held.unused->stopped(); });
+  if (const int32_t slot = FreeSlot(); slot > 0) return slot;
+  absl::MutexLock lock(&mu_);
+  const auto leaves = std::find_if(held_.begin(), held_.end(), [this](const Held& held) {
+    const auto found = known_.find(held.adapter.name);
+    return found == known_.end() || found->second.adapter == nullptr ||
+           found->second.adapter->id != held.adapter.id;
+  });
+  if (leaves != held_.end()) *leaving = leaves->unused;
+  return 0;
+}
+
+// Prefers adapters without requests. An adapter with requests goes only where no other one is on its way out.
+void AdapterRegistry::ForgetOne() {
+  Adapter forgotten;  // ends behind the lock
+  absl::MutexLock lock(&mu_);
+  Known *idle = nullptr, *busy = nullptr;
+  size_t num_shown = 0;
+  for (auto& [name, known] : known_) {
+    if (known.adapter == nullptr) continue;
+    ++num_shown;
+    Known*& oldest = known.adapter.use_count() == 1 ? idle : busy;
+    if (oldest == nullptr || known.last_use < oldest->last_use) oldest = &known;
+  }
+  const bool one_leaves = num_shown < held_.size();
+  Known* const chosen = idle != nullptr ? idle : one_leaves ? nullptr : busy;
+  if (chosen != nullptr) forgotten = std::move(chosen->adapter);
+}
+
+int32_t AdapterRegistry::FreeSlot() const {
+  for (int32_t slot = 1; slot <= options_.max_adapters; ++slot) {
+    if (std::none_of(held_.begin(), held_.end(),
+                     [slot](const Held& held) { return held.adapter.slot == slot; }))
+      return slot;
+  }
+  return 0;
+}
+
+absl::Status AdapterRegistry::Read(const std::string& name, int32_t slot, Known* known) {
+  const auto unused = std::make_shared<StopSignal>();
+  auto* const made =
+      new RequestAdapter{.slot = slot, .id = NewId(), .name = name, .path = known->path, .salt = known->salt};
+  const Adapter adapter(made, [unused](const RequestAdapter* ended) {
+    delete ended;
+    unused->Stop();
+  });
+  Held held{.adapter = {.slot = slot,
+                        .id = adapter->id,
+                        .name = name,
+                        .path = known->path,
+                        .fingerprint = known->fingerprint},
+            .unused = unused};
+  ASSIGN_OR_RETURN(TransitionReport report, Tell(&held));
+  held.adapter.fingerprint = known->fingerprint = report.adapters[adapter->id];
+  known->adapter = adapter;
+  held_.push_back(std::move(held));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TransitionReport> AdapterRegistry::Tell(const Held* added) {
+  std::erase_if(held_, [](const Held& held) { return held.unused->stopped(); });
+  std::vector<HeldAdapter> adapters;
+  for (const Held& held : held_) {
+    if (held.lost) continue;
+    adapters.push_back(held.adapter);
+    adapters.back().must_be_held = true;
+  }
+  if (added != nullptr) adapters.push_back(added->adapter);
+  ASSIGN_OR_RETURN(TransitionReport report, engine_->SetAdapters(std::move(adapters)));
+  for (Held& held : held_) {
+    if (held.lost || report.adapters.count(held.adapter.id) > 0) continue;
+    held.lost = true;
+    Forget(held.adapter);
+  }
+  return report;
+}
+
+void AdapterRegistry::Forget(const HeldAdapter& adapter) {
+  Adapter forgotten;  // ends behind the lock
+  absl::MutexLock lock(&mu_);
+  const auto found = known_.find(adapter.name);
+  if (found == known_.end() || found->second.adapter == nullptr || found->second.adapter->id != adapter.id)
+    return;
+  forgotten = std::move(found->second.adapter);
+}
+
+}  // namespace somnus

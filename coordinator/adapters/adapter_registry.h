@@ -1,0 +1,138 @@
+#pragma once
+// The adapters (LoRA) of a served model: which names clients may use, and which adapters the workers hold.
+//
+// A load sends the adapter to the workers first, and then shows the name. The workers have fewer places than
+// there may be names: where all places are taken, the least recently used adapter is forgotten. Its name
+// stays, and Bring has its files read again, which must be those that were loaded. An adapter that open
+// requests have keeps its place until these end; new requests for it wait then, so that the place does become
+// free.
+//
+// An unload hides the name first, waits for the adapter's open requests, and then takes the adapter from the
+// workers. Where a load takes the place of an adapter of the same name, open requests end with the adapter
+// that they began with.
+//
+// Thread safe. Load, Unload and Bring block, and change the workers one at a time; the other calls do not
+// wait for these.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/monotonic.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/request/request_adapter.h"
+
+namespace somnus {
+
+struct AdapterRegistryOptions {
+  int32_t max_adapters = 1;                          // that the workers hold at once
+  int32_t max_loras = 1;                             // in one step; for metrics
+  absl::Duration unload_timeout = absl::Minutes(1);  // for open requests of an adapter that goes
+  absl::Duration failed_for = absl::Seconds(1);      // after a failed read no other read is tried
+};
+
+// An adapter as the registry knows it at one moment.
+struct AdapterCard {
+  std::string name;
+  std::string path;
+  bool held = false;  // by the workers
+  int32_t num_running = 0;
+  int32_t num_waiting = 0;  // for a step, or for a place
+};
+
+class AdapterRegistry {
+ public:
+  using Adapter = std::shared_ptr<const RequestAdapter>;
+  static constexpr size_t kMaxNames = 16'384;
+  static constexpr size_t kMaxNameBytes = 256;
+  static constexpr size_t kMaxPathBytes = 4096;
+
+  // `engine` is shared.
+  AdapterRegistry(std::shared_ptr<Engine> engine, const AdapterRegistryOptions& options);
+  ~AdapterRegistry();
+  AdapterRegistry(const AdapterRegistry&) = delete;
+
+  // InvalidArgument names lora_name or lora_path; AlreadyExists: the name is loaded, and `in_place` is false;
+  // ResourceExhausted: there are kMaxNames; DeadlineExceeded: no place became free in time; else the engine's
+  // error, which names the tensor or the key. After an error the names are those of before.
+  absl::Status Load(const std::string& name, const std::string& path, bool in_place);
+  // NotFound; DeadlineExceeded: requests have not ended in time, and the adapter stays. After an error of the
+  // engine the name is no longer served, and the workers keep the adapter until their next change.
+  absl::Status Unload(const std::string& name);
+
+  // The adapter for a request that comes now. Null: the adapter has to be brought first. An error: NotFound,
+  // or the error of a Bring that has failed just now.
+  absl::StatusOr<Adapter> Acquire(const std::string& name);
+  // Has the workers read the adapter, unless they hold it. Waits for a place as long as `wanted` returns
+  // true, which is asked often, and without a lock. NotFound: no such name; Cancelled: no longer wanted;
+  // DataLoss: the files have changed, or have gone; Unavailable: the workers could not read. Errors are for
+  // clients, and the log has the cause.
+  absl::StatusOr<Adapter> Bring(const std::string& name, const std::function<bool()>& wanted);
+  // `count` more, or fewer, requests wait for Bring.
+  void NoteWaiting(const std::string& name, int32_t count);
+
+  bool Knows(const std::string& name) const;
+  int32_t max_loras() const { return options_.max_loras; }
+  int64_t num_reads_again() const;
+  // By name.
+  std::vector<AdapterCard> List() const;
+
+ private:
+  struct Known {
+    std::string path;
+    std::string fingerprint;
+    std::string salt;      // of this load
+    Adapter adapter;       // null: the workers have forgotten the adapter, or are about to
+    int64_t last_use = 0;  // larger: later
+    int32_t num_waiting = 0;
+    absl::Status error;  // of the last Bring, until retry_at
+    MonotonicTime retry_at;
+  };
+  // An adapter that the workers hold. `unused` stops when no request and nobody else has the adapter any
+  // more.
+  struct Held {
+    HeldAdapter adapter;
+    std::shared_ptr<StopSignal> unused;
+    bool lost =
+        false;  // a worker that came after a loss could not read the adapter; the place waits for `unused`
+  };
+
+  // For the call that holds call_mu_:
+  // Takes the name away. NotFound: there is no such name.
+  absl::StatusOr<Known> Hide(const std::string& name);
+  absl::Status CheckLoad(const std::string& name, const std::string& path, bool in_place) const;
+  // A place for one more adapter: forgets the least recently used one where none is free. 0: every adapter
+  // has open requests; then one of them is forgotten for new requests, and *leaving stops once its place is
+  // free.
+  int32_t MakeRoom(std::shared_ptr<StopSignal>* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  void ForgetOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  int32_t FreeSlot() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  // Has the workers hold one more adapter, and returns it. `known` gets its fingerprint and its adapter.
+  absl::Status Read(const std::string& name, int32_t slot, Known* known)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  // Tells the workers what is held, and `added`. Forgets adapters that the workers do not hold any more.
+  absl::StatusOr<TransitionReport> Tell(const Held* added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  void Forget(const HeldAdapter& adapter);
+  absl::StatusOr<Adapter> TryToBring(const std::string& name, std::shared_ptr<StopSignal>* leaving);
+  // What clients are told after a failed Bring; another one is tried after a while.
+  absl::Status NoteFailure(const std::string& name, const absl::Status& cause);
+
+  const std::shared_ptr<Engine> engine_;
+  const AdapterRegistryOptions options_;
+  absl::Mutex call_mu_;
+  std::vector<Held> held_ ABSL_GUARDED_BY(call_mu_);  // by the workers
+  mutable absl::Mutex mu_ ABSL_ACQUIRED_AFTER(call_mu_);
+  std::map<std::string, Known> known_ ABSL_GUARDED_BY(mu_);
+  int64_t num_uses_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_reads_again_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace somnus

@@ -1,0 +1,71 @@
+#include "coordinator/adapters/adapter_waits.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "coordinator/request/expiry.h"
+#include "coordinator/request/request_bytes.h"
+
+namespace somnus {
+
+absl::Status AdapterWaits::Add(Requests requests) {
+  SetQueuedBytes(&requests);
+  RETURN_IF_ERROR(room_.Check(requests, /*num_preempted=*/0));
+  for (const EngineRequest& request : requests) room_.Add(request);
+  groups_.push_back(std::move(requests));
+  return absl::OkStatus();
+}
+
+bool AdapterWaits::Awaits(const std::string& name) const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [&](const Requests& group) { return group.front().adapter_name == name; });
+}
+
+std::vector<AdapterWaits::Requests> AdapterWaits::Take(const std::string& name) {
+  std::vector<Requests> taken;
+  for (auto group = groups_.begin(); group != groups_.end();) {
+    if (group->front().adapter_name != name) {
+      ++group;
+      continue;
+    }
+    for (const EngineRequest& request : *group) room_.Remove(request, /*was_scheduled=*/false);
+    taken.push_back(std::move(*group));
+    group = groups_.erase(group);
+  }
+  return taken;
+}
+
+template <typename Predicate>
+AdapterWaits::Requests AdapterWaits::TakeIf(const Predicate& taken) {
+  Requests requests;
+  for (auto group = groups_.begin(); group != groups_.end();) {
+    for (auto request = group->begin(); request != group->end();) {
+      if (!taken(*request)) {
+        ++request;
+        continue;
+      }
+      room_.Remove(*request, /*was_scheduled=*/false);
+      requests.push_back(std::move(*request));
+      request = group->erase(request);
+    }
+    group = group->empty() ? groups_.erase(group) : std::next(group);
+  }
+  return requests;
+}
+
+std::optional<EngineRequest> AdapterWaits::Remove(const std::string& id) {
+  if (!room_.is_live(id)) return std::nullopt;
+  Requests removed = TakeIf([&](const EngineRequest& request) { return request.id == id; });
+  return std::move(removed.front());
+}
+
+AdapterWaits::Requests AdapterWaits::TakeExpired(MonotonicTime now) {
+  return TakeIf([now](const EngineRequest& request) { return ExpiresAt(request, false) <= now; });
+}
+
+AdapterWaits::Requests AdapterWaits::TakeAll() {
+  return TakeIf([](const EngineRequest&) { return true; });
+}
+
+}  // namespace somnus
