@@ -392,6 +392,8 @@ class Adapters(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "lora_request: 1 for 2"):
                 self.tokens(["abc", "b"], self.adapters[:1])
             self.assertEqual(self.tokens("abc", self.adapters[2]), [alone[3]])
+            copies = [LoRARequest(f"copy {number}", number, self.adapters[0].lora_path) for number in range(20, 32)]
+            self.assertEqual(self.tokens(["abc"] * len(copies), copies), [self.merged] * len(copies), "more than calls at once")
 
     def test_streams_and_engines_without_adapters(self):
         async def stream(llm):

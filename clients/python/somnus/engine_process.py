@@ -21,7 +21,8 @@ _STOP_S = 20
 # caller's own flags come behind these, and count.
 _BOUNDS = ["--max-num-waiting=65536", "--max-num-waiting-tokens=1000000000", "--max-waiting-bytes=16GiB", "--max-n=65536",
            "--max-sequences=65536", "--max-stop-strings=4096", "--max-stop-token-ids=1048576", "--max-logit-bias=1048576",
-           "--max-allowed-token-ids=1048576", "--max-bad-words=4096", "--max-body-bytes=1GiB", "--enable-tokenizer-info-endpoint"]
+           "--max-allowed-token-ids=1048576", "--max-bad-words=4096", "--max-body-bytes=1GiB", "--enable-tokenizer-info-endpoint",
+           "--lora-unload-timeout=24h"]
 _LOGGER = logging.getLogger("somnus.engine")
 
 # What becomes the coordinator. It asks the kernel for SIGTERM when the thread that has started it ends, then looks whether that

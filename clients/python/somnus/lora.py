@@ -3,7 +3,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-from typing import Any, AsyncIterator, Awaitable, Callable, Dict, Iterable, List, Optional, Set
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, Iterable, List, Optional
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Adapters:
     def __init__(self, operate: Callable[[str, Any], Awaitable[Any]]):
         self._operate = operate
         self._loaded: Dict[str, _Loaded] = {}  # by name
-        self._loading: Set[str] = set()
+        self._is_loading = False
         self._waiting: "List[asyncio.Future[None]]" = []
 
     def begin_call(self, requests: Iterable[Optional[LoRARequest]]) -> None:
@@ -88,7 +88,8 @@ class Adapters:
             if found is not None and found.serves(request):
                 found.users += 1
                 return found
-            if request.lora_name in self._loading or (found is not None and found.users > 0):
+            # One load at a time: a load may wait for a place, and the engine bounds the operators' calls under way.
+            if self._is_loading or (found is not None and found.users > 0):
                 await self._until_something_ends()
             else:
                 await self._load(request, found)
@@ -97,7 +98,7 @@ class Adapters:
         """Where the caller is cancelled nobody knows whether the engine has the adapter: it stays among the loaded ones, and
         the next load replaces it."""
         loaded = self._loaded[request.lora_name] = _Loaded(request)
-        self._loading.add(request.lora_name)
+        self._is_loading = True
         try:
             await self._operate("/v1/load_lora_adapter", {
                 "lora_name": request.lora_name, "lora_path": os.path.abspath(os.path.expanduser(request.lora_path)),
@@ -110,7 +111,7 @@ class Adapters:
                 self._loaded[request.lora_name] = old
             raise
         finally:
-            self._loading.discard(request.lora_name)
+            self._is_loading = False
             self._tell_waiting()
 
     async def _until_something_ends(self) -> None:
