@@ -61,7 +61,7 @@ class ServerImpl : public Server {
     }
     RETURN_IF_ERROR(loaded);
     // The last one is served after the point from which a stop drains.
-    ASSIGN_OR_RETURN(served[order.back()], models_[order.back()]->Serve(devices_.get()));
+    RETURN_IF_ERROR(Serve(order.back(), &served));
     if (devices_ != nullptr) RETURN_IF_ERROR(devices_->Start());
     for (const ServedModel& model : served) engines_.push_back(model.engine);
     front_->SetModels(served);
@@ -112,11 +112,11 @@ class ServerImpl : public Server {
   // Whatever is wrong with headers and names is found before a worker exists.
   absl::Status Open() {
     std::set<std::string> names;
-    for (const auto& model : models_) {
-      const bool first = model == models_.front();
-      RETURN_IF_ERROR(model->Open(first ? nullptr : models_.front()->metrics().get()));
-      if (!names.insert(model->name()).second)
-        return absl::InvalidArgumentError(absl::StrCat("--model: two models are named ", model->name()));
+    for (size_t i = 0; i < models_.size(); ++i) {
+      const Metrics* const beside = i == 0 ? nullptr : models_.front()->metrics().get();
+      RETURN_IF_ERROR(OfModel(i, models_[i]->Open(beside)));
+      if (!names.insert(models_[i]->name()).second)
+        return absl::InvalidArgumentError(absl::StrCat("--model: two models are named ", models_[i]->name()));
     }
     for (const auto& [flag, name] : FlagsWithModelNames(flags_)) {
       if (names.count(name) == 0)
@@ -159,15 +159,24 @@ class ServerImpl : public Server {
       loads_ = i;
       RETURN_IF_ERROR(OfModel(i, models_[i]->Load(make_room)));
       if (i == order.back()) break;
-      ASSIGN_OR_RETURN((*served)[i], models_[i]->Serve(devices_.get()));
+      RETURN_IF_ERROR(Serve(i, served));
     }
     return absl::OkStatus();
   }
 
-  // Of several models the error names the one that could not be loaded.
+  absl::Status Serve(size_t model, std::vector<ServedModel>* served) {
+    absl::StatusOr<ServedModel> made = models_[model]->Serve(devices_.get());
+    RETURN_IF_ERROR(OfModel(model, made.status()));
+    (*served)[model] = *std::move(made);
+    return absl::OkStatus();
+  }
+
+  // Of several models the error names the model that could not be opened, loaded or served.
   absl::Status OfModel(size_t model, const absl::Status& error) const {
     if (error.ok() || models_.size() == 1) return error;
-    return absl::Status(error.code(), absl::StrCat(models_[model]->name(), ": ", error.message()));
+    const ModelPath& flags = flags_.models[model];
+    return absl::Status(error.code(),
+                        absl::StrCat(flags.name.empty() ? flags.path : flags.name, ": ", error.message()));
   }
 
   // The report of the model that is being loaded now. On any thread.

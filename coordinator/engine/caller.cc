@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "base/threads.h"
-
 namespace somnus {
 namespace {
 
@@ -20,14 +18,6 @@ std::shared_ptr<const Caller> CurrentCaller() { return current; }
 
 Caller BegunCaller() {
   return {.name = current == nullptr ? "" : current->name, .has_left = [] { return false; }};
-}
-
-void RunForCaller(size_t count, const std::function<void(size_t)>& work) {
-  const Caller begun = BegunCaller();
-  RunTogether(count, [&](size_t i) {
-    const CallerScope scope(begun);
-    work(i);
-  });
 }
 
 absl::Status CheckCaller() {

@@ -5,9 +5,8 @@
 // that thread asks for the client (CurrentCaller). A call that has not begun ends when its client leaves:
 // Cancelled, and nothing has changed. A call that has begun goes on to its end without its client, too.
 // Threads on which an engine runs parts of a call have no caller, by then the call has begun, or the caller
-// that RunForCaller gives them. Thread safe: each thread has a caller of its own.
+// that RunForCaller (run_for_caller.h) gives them. Thread safe: each thread has a caller of its own.
 
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -42,9 +41,6 @@ class CallerScope {
 std::shared_ptr<const Caller> CurrentCaller();
 // The client's name, for a call that has begun: the caller never counts as having left.
 Caller BegunCaller();
-// RunTogether (base/threads.h) for the parts of a call that has begun: on every thread the calls of `work`
-// belong to BegunCaller.
-void RunForCaller(size_t count, const std::function<void(size_t)>& work);
 // Cancelled once the client of this thread's call has left.
 absl::Status CheckCaller();
 

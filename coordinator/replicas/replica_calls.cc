@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "coordinator/engine/caller.h"
+#include "coordinator/engine/run_for_caller.h"
 #include "coordinator/executor/memory_check.h"
 #include "coordinator/residency/declined.h"
 

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "coordinator/engine/caller.h"
+#include "coordinator/engine/run_for_caller.h"
 #include "coordinator/executor/memory_check.h"
 #include "coordinator/replicas/set_call.h"
 #include "coordinator/residency/declined.h"

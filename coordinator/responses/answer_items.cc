@@ -119,7 +119,7 @@ void AnswerItems::Close(bool is_cut, std::string* out) {
   events_->Add("response.output_item.done", members, out);
 }
 
-void AnswerItems::Add(const TurnEvent& event, const std::string& logprobs, bool is_cut, std::string* out) {
+void AnswerItems::Add(const TurnEvent& event, const std::string& logprobs, std::string* out) {
   switch (event.kind) {
     case TurnEvent::Kind::kReasoning:
       OpenText(Kind::kReasoning, out);
@@ -138,7 +138,7 @@ void AnswerItems::Add(const TurnEvent& event, const std::string& logprobs, bool 
     case TurnEvent::Kind::kArguments:
       return Grow(event.text, "", out);
     case TurnEvent::Kind::kCallEnd:
-      return Close(is_cut, out);
+      return Close(event.is_cut, out);
   }
 }
 

@@ -18,8 +18,7 @@ class AnswerItems {
   explicit AnswerItems(StreamEvents* events) : events_(events) {}
 
   // The stream's events are appended to `out`. `logprobs`: of content, entries of JSON with commas between.
-  // `is_cut`: a call that this event ends was cut off.
-  void Add(const TurnEvent& event, const std::string& logprobs, bool is_cut, std::string* out);
+  void Add(const TurnEvent& event, const std::string& logprobs, std::string* out);
   // The answer has ended. An answer without items gets a message without a text. `is_cut`: the item that is
   // open is incomplete.
   void End(bool is_cut, std::string* out);

@@ -73,7 +73,7 @@ class ResponsesWriter : public ResponseWriter {
     if (delta.touches_reasoning) logprobs_.clear();
     if (params_.answer == nullptr && !delta.text.empty()) delta.events = {{.text = std::move(delta.text)}};
     for (const TurnEvent& event : delta.events) {
-      items_.Add(event, std::exchange(logprobs_, ""), IsCut(), &out);
+      items_.Add(event, std::exchange(logprobs_, ""), &out);
     }
     CountHeld();
     return out;

@@ -167,6 +167,9 @@ TEST_F(ResponsesTest, ACutResponseIsIncomplete) {
   const Json& item = events.back()["response"]["output"][0];
   EXPECT_EQ(item["status"], "incomplete");
   EXPECT_EQ(item["arguments"], R"({"a": "lon)");
+  const Json whole = Respond(Body("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}", kTools));
+  EXPECT_EQ(whole["status"], "incomplete");
+  EXPECT_EQ(whole["output"][0]["status"], "completed") << "the length ends the response behind the call";
 }
 
 TEST_F(ResponsesTest, LogprobsAreOfTheTextAlone) {

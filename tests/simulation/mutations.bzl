@@ -186,8 +186,8 @@ MUTATIONS = {
     ),
     "other_replicas_keep_their_weights": (
         "coordinator/replicas/commands/replica_reload.cc",
-        "RunTogether(change_.live().size() - 1, [&](size_t other) {",
-        "RunTogether(0, [&](size_t other) {",
+        "RunForCaller(change_.live().size() - 1, [&](size_t other) {",
+        "RunForCaller(0, [&](size_t other) {",
     ),
     # The recovery.
     "deadlines_follow_the_wall_clock": (

@@ -113,6 +113,7 @@ TEST_F(Grammars, MasksAreThoseOfTheWalkOverBytes) {
       {GrammarKind::kRegex, "x(a|bc){2,5}[ab]{0,130}"},
       {GrammarKind::kRegex, "([^b-d]|bc|d){1,9}"},
       {GrammarKind::kRegex, "x(a|bc|[^a-z]){0,300}y"},
+      {GrammarKind::kRegex, "x(a|bc){100,300}y"},
       {GrammarKind::kRegex, "(a|bc){3}(a|bc){2,}"},
       {GrammarKind::kRegex, "(a*|b){1,4}c"},
       // One automaton in several places: what may follow it differs, and may be its own beginning.

@@ -76,6 +76,7 @@ void HarmonyTurn::EndHeader() {
   if (is_call && output_->Begin(name, "")) {
     has_arguments_ = false;
     arguments_ = JsonScanner(max_depth_);
+    arguments_are_json_ = true;
     return BeginBody(Kind::kCall);
   }
   BeginBody(channel == "analysis" ? Kind::kReasoning : Kind::kContent);
@@ -99,8 +100,7 @@ void HarmonyTurn::Body(absl::string_view text) {
   if (text.empty()) return;
   if (kind_ == Kind::kCall) {
     has_arguments_ = true;
-    std::string json;
-    for (const char c : text) arguments_.Read(c, &json);
+    for (const char c : text) ReadArguments(c);
     return output_->Arguments(text);
   }
   const size_t kind = kind_ == Kind::kReasoning ? 0 : 1;
@@ -110,6 +110,15 @@ void HarmonyTurn::Body(absl::string_view text) {
     kind_ == Kind::kReasoning ? output_->Reasoning(part) : output_->Content(part);
   }
 }
+
+void HarmonyTurn::ReadArguments(char c) {
+  std::string json;
+  const JsonScanner::Result result = arguments_.Read(c, &json);
+  const bool is_behind = result == JsonScanner::Result::kDoneBefore && !absl::ascii_isspace(c);
+  if (is_behind || result == JsonScanner::Result::kBad) arguments_are_json_ = false;
+}
+
+bool HarmonyTurn::HasWholeArguments() const { return arguments_are_json_ && arguments_.done(); }
 
 void HarmonyTurn::EndBody() {
   if (kind_ == Kind::kCall) {
@@ -126,10 +135,11 @@ void HarmonyTurn::EndBody() {
 void HarmonyTurn::Finish(bool is_cut) {
   if (state_ == State::kBody) {
     const std::string held = body_scanner_.Take();  // behind whole arguments: a part of their end's marker
-    if (kind_ != Kind::kCall || !arguments_.done()) Body(held);
+    if (kind_ != Kind::kCall || !HasWholeArguments()) Body(held);
     if (kind_ != Kind::kCall) return;
     if (!has_arguments_ && !is_cut) output_->Arguments("{}");
-    return output_->End(/*is_whole=*/has_arguments_ ? arguments_.done() : !is_cut);
+    const bool may_be_cut = has_arguments_ && arguments_are_json_;
+    return output_->End(/*is_whole=*/may_be_cut ? HasWholeArguments() : !is_cut);
   }
   // A header without a message says nothing; what is not yet a header is content.
   const bool is_header = absl::StrContains(header_, kStart) || absl::StrContains(header_, kChannel);

@@ -31,6 +31,8 @@ class HarmonyTurn : public TurnGrammar {
   void BeginBody(Kind kind);
   void Body(absl::string_view text);
   void EndBody();
+  void ReadArguments(char c);
+  bool HasWholeArguments() const;
 
   const bool has_tools_;
   const int max_depth_;
@@ -40,7 +42,8 @@ class HarmonyTurn : public TurnGrammar {
   Kind kind_ = Kind::kReasoning;
   std::string header_;
   bool has_arguments_ = false;
-  JsonScanner arguments_;  // finds their end
+  JsonScanner arguments_;           // finds their end
+  bool arguments_are_json_ = true;  // so far; the model's own tools take other texts, too
   bool has_ended_message_ = false;
   bool needs_break_[2] = {false, false};  // by kind: a message of that kind has ended
   bool had_text_[2] = {false, false};

@@ -174,7 +174,7 @@ bool TagArguments::Finish(bool is_cut, std::string* json) {
   if (at_ == At::kValue) value_->Finish(is_cut, json);
   if (at_ == At::kValueBegin && !is_cut) *json += "null";
   if (!is_cut) Close(json);
-  return !is_cut;
+  return !is_cut || (has_json_ && at_ == At::kBetween);
 }
 
 }  // namespace somnus
