@@ -49,8 +49,10 @@ TEST_P(ReplicaAbortTest, ARollThatWaitsForRequestsHoldsNobodyBack) {
   }
   // A pause takes its turn where the roll waits, which is at a replica with requests.
   std::vector<Ticket> tickets;
-  while (set_->Stats().replicas[0].num_requests == 0)
+  while (tickets.size() < 20 && set_->Stats().replicas[0].num_requests == 0) {
     tickets.push_back(Submit(std::to_string(tickets.size()), 5, 190, 1 + 50 * tickets.size()));
+    absl::SleepFor(absl::Milliseconds(2));
+  }
   auto roll = Async([&] { return set_->Roll(absl::InfiniteDuration()); });
   Await([&] { return set_->Stats().lifecycle_call.name == "roll"; });
   ASSERT_TRUE(set_->Pause({.clear_cache = false}).ok()) << "which the roll, if it waits, outlives";
