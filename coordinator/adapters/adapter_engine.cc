@@ -90,11 +90,10 @@ void AdapterEngine::DrainAndStop(absl::Duration grace) {
   }
   EndAborted();
   End(std::move(left), FinishReason::kError, absl::UnavailableError(WhyNotReady(EngineState::kDraining)));
-  {
-    absl::MutexLock lock(&join_mu_);
-    if (thread_.joinable()) thread_.join();
-  }
+  // First: an engine that stops ends the call for which the thread waits.
   engine_->DrainAndStop(std::max(absl::ZeroDuration(), deadline - MonotonicNow()));
+  absl::MutexLock lock(&join_mu_);
+  if (thread_.joinable()) thread_.join();
 }
 
 void AdapterEngine::RunThread() {

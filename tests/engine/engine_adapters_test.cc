@@ -294,6 +294,18 @@ TEST_F(EngineAdaptersTest, ALossWhileAnAdapterIsReadAgainCostsNoRequest) {
   ExpectAnswer(ticket);
 }
 
+TEST_F(EngineAdaptersTest, AnEndDoesNotWaitForWorkersThatRead) {
+  Begin(1);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  executor_.HoldLifecycle(true);
+  const Ticket ticket = Ask("poet");
+  while (LastCall() != "adapters 1=poet") absl::SleepFor(absl::Milliseconds(1));
+  engine_->DrainAndStop(absl::ZeroDuration());
+  ExpectError(ticket, absl::StatusCode::kUnavailable, "");
+  executor_.HoldLifecycle(false);
+}
+
 TEST_F(EngineAdaptersTest, WaitsAreBoundedAndEndWithTheEngine) {
   Begin(1, absl::ZeroDuration(), QueueLimits{.max_num_waiting = 1});
   ASSERT_EQ(Load("poet"), absl::OkStatus());
