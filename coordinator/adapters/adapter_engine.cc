@@ -25,7 +25,8 @@ AdapterEngine::AdapterEngine(std::shared_ptr<Engine> engine, std::shared_ptr<Ada
                              const QueueLimits& limits)
     : engine_(std::move(engine)), registry_(std::move(registry)), waits_(limits) {
   absl::MutexLock lock(&join_mu_);
-  thread_ = std::thread([this] { RunThread(); });
+  bringer_ = std::thread([this] { BringAdapters(); });
+  ender_ = std::thread([this] { EndWaits(); });
 }
 
 AdapterEngine::~AdapterEngine() { DrainAndStop(absl::ZeroDuration()); }
@@ -47,6 +48,7 @@ absl::Status AdapterEngine::SubmitAll(std::vector<EngineRequest> requests) {
       const auto count = static_cast<int32_t>(requests.size());
       RETURN_IF_ERROR(waits_.Add(std::move(requests)));
       registry_->NoteWaiting(name, count);
+      has_news_ = true;
       return absl::OkStatus();
     }
   }
@@ -62,6 +64,7 @@ void AdapterEngine::Abort(const std::string& request_id) {
     }
     if (std::optional<EngineRequest> request = waits_.Remove(request_id)) {
       aborted_.push_back(*std::move(request));
+      has_news_ = true;
       return;
     }
   }
@@ -85,29 +88,46 @@ void AdapterEngine::DrainAndStop(absl::Duration grace) {
     absl::MutexLock lock(&mu_);
     draining_ = true;
     mu_.AwaitWithTimeout(absl::Condition(this, &AdapterEngine::MayEnd), grace);
-    stopped_ = true;
+    stopped_ = has_news_ = true;
     left = waits_.TakeAll();
   }
   EndAborted();
   End(std::move(left), FinishReason::kError, absl::UnavailableError(WhyNotReady(EngineState::kDraining)));
-  // First: an engine that stops ends the call for which the thread waits.
+  // First: an engine that stops ends the call for which a thread waits.
   engine_->DrainAndStop(std::max(absl::ZeroDuration(), deadline - MonotonicNow()));
   absl::MutexLock lock(&join_mu_);
-  if (thread_.joinable()) thread_.join();
+  if (bringer_.joinable()) bringer_.join();
+  if (ender_.joinable()) ender_.join();
 }
 
-void AdapterEngine::RunThread() {
+void AdapterEngine::BringAdapters() {
   while (true) {
     std::string name;
     {
       absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(this, &AdapterEngine::HasWork));
+      mu_.Await(absl::Condition(this, &AdapterEngine::MayBring));
       if (stopped_) return;
       name = waits_.FirstName();
     }
-    EndAborted();
-    if (name.empty()) continue;
     Settle(name, registry_->Bring(name, [this, &name] { return IsWanted(name); }));
+  }
+}
+
+bool AdapterEngine::IsWanted(const std::string& name) const {
+  absl::MutexLock lock(&mu_);
+  return !stopped_ && waits_.Awaits(name);
+}
+
+void AdapterEngine::EndWaits() {
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.AwaitWithTimeout(absl::Condition(&has_news_), waits_.NextExpiry() - MonotonicNow());
+      has_news_ = false;
+      if (stopped_) return;
+    }
+    EndAborted();
+    EndExpired();
   }
 }
 
@@ -120,15 +140,12 @@ void AdapterEngine::EndAborted() {
   End(std::move(aborted), FinishReason::kAbort, absl::OkStatus());
 }
 
-bool AdapterEngine::IsWanted(const std::string& name) {
-  EndAborted();
+void AdapterEngine::EndExpired() {
   const MonotonicTime now = MonotonicNow();
   Requests expired;
-  bool wanted = false;
   {
     absl::MutexLock lock(&mu_);
     expired = waits_.TakeExpired(now);
-    wanted = !stopped_ && waits_.Awaits(name);
   }
   for (EngineRequest& request : expired) {
     const absl::Status error = ExpiryError(CauseOfExpiry(request, /*was_scheduled=*/false, now));
@@ -136,7 +153,6 @@ bool AdapterEngine::IsWanted(const std::string& name) {
     one.push_back(std::move(request));
     End(std::move(one), FinishReason::kError, error);
   }
-  return wanted;
 }
 
 void AdapterEngine::Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter) {

@@ -60,6 +60,14 @@ std::optional<EngineRequest> AdapterWaits::Remove(const std::string& id) {
   return std::move(removed.front());
 }
 
+MonotonicTime AdapterWaits::NextExpiry() const {
+  MonotonicTime next = absl::InfiniteDuration();
+  for (const Requests& group : groups_) {
+    for (const EngineRequest& request : group) next = std::min(next, ExpiresAt(request, false));
+  }
+  return next;
+}
+
 AdapterWaits::Requests AdapterWaits::TakeExpired(MonotonicTime now) {
   return TakeIf([now](const EngineRequest& request) { return ExpiresAt(request, false) <= now; });
 }

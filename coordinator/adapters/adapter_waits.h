@@ -31,6 +31,8 @@ class AdapterWaits {
   std::vector<Requests> Take(const std::string& name);
   // The request of that id, which waits no longer; not set: it does not wait here.
   std::optional<EngineRequest> Remove(const std::string& id);
+  // Infinite: none of the requests expires.
+  MonotonicTime NextExpiry() const;
   Requests TakeExpired(MonotonicTime now);
   Requests TakeAll();
 

@@ -294,6 +294,25 @@ TEST_F(EngineAdaptersTest, ALossWhileAnAdapterIsReadAgainCostsNoRequest) {
   ExpectAnswer(ticket);
 }
 
+TEST_F(EngineAdaptersTest, WaitsEndWhileTheWorkersRead) {
+  Begin(1);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  executor_.HoldLifecycle(true);
+  const Ticket aborted = Ask("poet", "aborted"), patient = Ask("poet");
+  while (LastCall() != "adapters 1=poet") absl::SleepFor(absl::Milliseconds(1));
+  Ticket late = MakeTicket("late", 5, 3);
+  late.request.adapter_name = "poet";
+  late.request.deadline = MonotonicNow() + absl::Milliseconds(50);
+  ASSERT_TRUE(engine_->Submit(late.request).ok());
+  engine_->Abort("aborted");
+  ASSERT_TRUE(aborted.sink->Wait());
+  EXPECT_EQ(aborted.sink->reason(), FinishReason::kAbort);
+  ExpectError(late, absl::StatusCode::kDeadlineExceeded, "deadline");
+  executor_.HoldLifecycle(false);
+  ExpectAnswer(patient);
+}
+
 TEST_F(EngineAdaptersTest, AnEndDoesNotWaitForWorkersThatRead) {
   Begin(1);
   ASSERT_EQ(Load("poet"), absl::OkStatus());
