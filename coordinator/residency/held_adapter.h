@@ -1,8 +1,10 @@
 #pragma once
 // An adapter (LoRA) that every rank of a group holds. Plain data.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace somnus {
 
@@ -20,5 +22,9 @@ struct HeldAdapter {
 
   bool operator==(const HeldAdapter&) const = default;
 };
+
+inline bool HasId(const std::vector<HeldAdapter>& adapters, uint64_t id) {
+  return std::any_of(adapters.begin(), adapters.end(), [id](const HeldAdapter& one) { return one.id == id; });
+}
 
 }  // namespace somnus

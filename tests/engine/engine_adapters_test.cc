@@ -242,6 +242,17 @@ TEST_F(EngineAdaptersTest, FilesThatHaveChangedOrGoneAreAnErrorOfTheirRequestsAl
       << "no path for clients";
 }
 
+TEST_F(EngineAdaptersTest, TwoAdaptersWhoseFilesHaveChangedCostNoRecovery) {
+  Begin(1);
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  for (const char* path : {"/poet", "/lawyer"}) executor_.ChangeAdapterFiles(path);
+  ExpectError(Ask("poet"), absl::StatusCode::kDataLoss, "files have changed");
+  ExpectAnswer(Ask("", "base"));
+  EXPECT_THAT(executor_.recoveries(), testing::IsEmpty()) << "nobody needs the adapter that made room";
+  ExpectError(Ask("lawyer"), absl::StatusCode::kDataLoss, "files have changed");
+  EXPECT_THAT(executor_.recoveries(), testing::IsEmpty());
+}
+
 TEST_F(EngineAdaptersTest, AnAdapterThatANewWorkerCannotReadHoldsUpNoOther) {
   Begin(3);
   ASSERT_EQ(Load("poet"), absl::OkStatus());

@@ -19,6 +19,7 @@ class SetAdaptersCommand : public LifecycleCommand {
 
  private:
   std::vector<HeldAdapter> adapters_;
+  std::vector<HeldAdapter> kept_;  // that the ranks hold before and afterwards
 };
 
 }  // namespace somnus
