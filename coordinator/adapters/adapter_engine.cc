@@ -109,7 +109,14 @@ void AdapterEngine::BringAdapters() {
       if (stopped_) return;
       name = waits_.FirstName();
     }
-    Settle(name, registry_->Bring(name, [this, &name] { return IsWanted(name); }));
+    const absl::StatusOr<AdapterRegistry::Adapter> adapter =
+        registry_->Bring(name, [this, &name] { return IsWanted(name); });
+    if (adapter.ok() && *adapter == nullptr) {
+      absl::MutexLock lock(&mu_);
+      waits_.PutLast(name);
+    } else {
+      Settle(name, adapter);
+    }
   }
 }
 

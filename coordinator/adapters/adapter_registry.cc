@@ -9,6 +9,7 @@
 #include "base/random_hex.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "coordinator/residency/declined.h"
 
 namespace somnus {
 namespace {
@@ -41,10 +42,10 @@ uint64_t NewId() {
   return id;
 }
 
-// Whether the files are at fault, and not the workers.
-bool IsOfFiles(const absl::Status& status) {
-  return absl::IsNotFound(status) || absl::IsDataLoss(status) || absl::IsInvalidArgument(status) ||
-         absl::IsUnimplemented(status);
+// Whether the workers are at fault, and not the files: every other error is of files that cannot be read.
+bool IsOfWorkers(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsAborted(status) || absl::IsCancelled(status) ||
+         absl::IsDeadlineExceeded(status) || IsDeclined(status);
 }
 
 }  // namespace
@@ -152,7 +153,6 @@ absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Acquire(const std::str
 
 absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Bring(const std::string& name,
                                                                 const std::function<bool()>& wanted) {
-  MonotonicTime give_up = absl::InfiniteDuration();
   while (wanted()) {
     auto leaving = std::make_shared<StopSignal>();
     absl::StatusOr<Adapter> brought = TryToBring(name, &leaving);
@@ -161,14 +161,13 @@ absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Bring(const std::strin
       leaving->WaitFor(kLook);
       continue;
     }
-    // Of the workers, which may be recovering: the engine has them do what is asked once they are there
-    // again.
-    give_up = std::min(give_up, MonotonicNow() + kPatience);
     const EngineState state = engine_->state();
     const bool ends = state == EngineState::kFailed || state == EngineState::kDraining;
-    if (IsOfFiles(brought.status()) || ends || MonotonicNow() >= give_up)
-      return NoteFailure(name, brought.status());
+    const bool of_workers = ends || state == EngineState::kRecovering || IsOfWorkers(brought.status());
+    if (ends || !of_workers || IsDeclined(brought.status()) || !MayRetry(name))
+      return NoteFailure(name, brought.status(), of_workers);
     leaving->WaitFor(kRetryPause);
+    return nullptr;
   }
   return absl::CancelledError("nobody waits for the adapter any more");
 }
@@ -191,24 +190,38 @@ absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::TryToBring(const std::
   Known& shown = known_[name];  // names change under call_mu_ alone
   shown.adapter = known.adapter;
   shown.error = absl::OkStatus();
+  shown.give_up = absl::InfiniteDuration();
   ++num_reads_again_;
   return known.adapter;
 }
 
-absl::Status AdapterRegistry::NoteFailure(const std::string& name, const absl::Status& cause) {
+bool AdapterRegistry::MayRetry(const std::string& name) {
+  absl::MutexLock lock(&mu_);
+  const auto found = known_.find(name);
+  if (found == known_.end()) return false;
+  const MonotonicTime now = MonotonicNow();
+  found->second.give_up = std::min(found->second.give_up, now + kPatience);
+  return now < found->second.give_up;
+}
+
+absl::Status AdapterRegistry::NoteFailure(const std::string& name, const absl::Status& cause,
+                                          bool of_workers) {
   absl::MutexLock lock(&mu_);
   const auto found = known_.find(name);
   if (found == known_.end()) return NoLongerServed(name);
   LogError("adapter {} cannot be read again: {}", name, std::string(cause.message()));
   const auto say = [&](const char* why) { return absl::StrCat("the adapter '", name, "' ", why); };
   Known& known = found->second;
-  if (!IsOfFiles(cause)) {
+  known.give_up = absl::InfiniteDuration();
+  if (of_workers) {
     known.error = absl::UnavailableError(say("cannot be read now: the workers are not ready"));
   } else if (absl::IsNotFound(cause)) {
     known.error = absl::DataLossError(say("cannot be read again: its files have gone"));
-  } else {
+  } else if (absl::IsDataLoss(cause)) {
     known.error =
         absl::DataLossError(say("cannot be read again: its files have changed since it was loaded"));
+  } else {
+    known.error = absl::DataLossError(say("cannot be read again: its files have changed, or are unreadable"));
   }
   known.retry_at = MonotonicNow() + options_.failed_for;
   return known.error;

@@ -72,9 +72,10 @@ class AdapterRegistry {
   // or the error of a Bring that has failed just now.
   absl::StatusOr<Adapter> Acquire(const std::string& name);
   // Has the workers read the adapter, unless they hold it. Waits for a place as long as `wanted` returns
-  // true, which is asked often, and without a lock. NotFound: no such name; Cancelled: no longer wanted;
-  // DataLoss: the files have changed, or have gone; Unavailable: the workers could not read. Errors are for
-  // clients, and the log has the cause.
+  // true, which is asked often, and without a lock. Null: the workers were not ready, and the adapter may be
+  // asked for again, after others. NotFound: no such name; Cancelled: no longer wanted; DataLoss: the files
+  // have changed, have gone or cannot be read; Unavailable: the workers were not ready for too long. Errors
+  // are for clients, and the log has the cause.
   absl::StatusOr<Adapter> Bring(const std::string& name, const std::function<bool()>& wanted);
   // `count` more, or fewer, requests wait for Bring.
   void NoteWaiting(const std::string& name, int32_t count);
@@ -93,7 +94,8 @@ class AdapterRegistry {
     Adapter adapter;       // null: the workers have forgotten the adapter, or are about to
     int64_t last_use = 0;  // larger: later
     int32_t num_waiting = 0;
-    absl::Status error;  // of the last Bring, until retry_at
+    MonotonicTime give_up = absl::InfiniteDuration();  // set while the workers are not ready
+    absl::Status error;                                // of the last Bring, until retry_at
     MonotonicTime retry_at;
   };
   // An adapter that the workers hold. `unused` stops when no request and nobody else has the adapter any
@@ -122,8 +124,11 @@ class AdapterRegistry {
   absl::StatusOr<TransitionReport> Tell(const Held* added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   void Forget(const HeldAdapter& adapter);
   absl::StatusOr<Adapter> TryToBring(const std::string& name, std::shared_ptr<StopSignal>* leaving);
-  // What clients are told after a failed Bring; another one is tried after a while.
-  absl::Status NoteFailure(const std::string& name, const absl::Status& cause);
+  // The workers were not ready to read the adapter. False: for too long.
+  bool MayRetry(const std::string& name);
+  // What clients are told after a failed Bring; another one is tried after a while. `of_workers`: the files
+  // are not at fault.
+  absl::Status NoteFailure(const std::string& name, const absl::Status& cause, bool of_workers);
 
   const std::shared_ptr<Engine> engine_;
   const AdapterRegistryOptions options_;

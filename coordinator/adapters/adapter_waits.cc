@@ -22,6 +22,16 @@ bool AdapterWaits::Awaits(const std::string& name) const {
                      [&](const Requests& group) { return group.front().adapter_name == name; });
 }
 
+void AdapterWaits::PutLast(const std::string& name) {
+  std::list<Requests> others;
+  for (auto group = groups_.begin(); group != groups_.end();) {
+    const auto next = std::next(group);
+    if (group->front().adapter_name != name) others.splice(others.end(), groups_, group);
+    group = next;
+  }
+  groups_.splice(groups_.begin(), others);
+}
+
 std::vector<AdapterWaits::Requests> AdapterWaits::Take(const std::string& name) {
   std::vector<Requests> taken;
   for (auto group = groups_.begin(); group != groups_.end();) {

@@ -242,6 +242,30 @@ TEST_F(EngineAdaptersTest, FilesThatHaveChangedOrGoneAreAnErrorOfTheirRequestsAl
       << "no path for clients";
 }
 
+TEST_F(EngineAdaptersTest, EveryErrorOfFilesIsAnAnswerAtOnce) {
+  Begin(1);
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  executor_.FailNextLifecycleCall(absl::FailedPreconditionError("rank 0: cannot open it: permission denied"));
+  const size_t num_calls = executor_.lifecycle_calls().size();
+  ExpectError(Ask("poet"), absl::StatusCode::kDataLoss, "unreadable");
+  EXPECT_EQ(executor_.lifecycle_calls().size(), num_calls + 1) << "the workers do not try again";
+}
+
+TEST_F(EngineAdaptersTest, AnAdapterThatWorkersAreNotReadyForHoldsUpNoOther) {
+  Begin(1);
+  for (const char* name : {"poet", "lawyer", "third"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  executor_.HoldLifecycle(true);
+  const Ticket slow = Ask("poet"), other = Ask("lawyer");
+  while (LastCall() != "adapters 1=poet") absl::SleepFor(absl::Milliseconds(1));
+  executor_.FailNextLifecycleCall(absl::DeadlineExceededError("rank 0: not yet"));
+  executor_.HoldLifecycle(false);
+  ExpectAnswer(other);
+  ExpectAnswer(slow);
+  const std::vector<std::string> calls = executor_.lifecycle_calls();
+  EXPECT_THAT(std::vector<std::string>(calls.end() - 3, calls.end()),
+              testing::ElementsAre("adapters 1=poet", "adapters 1=lawyer", "adapters 1=poet"));
+}
+
 TEST_F(EngineAdaptersTest, TwoAdaptersWhoseFilesHaveChangedCostNoRecovery) {
   Begin(1);
   for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
