@@ -142,10 +142,12 @@ absl::StatusOr<AdapterRegistry::Known> AdapterRegistry::Hide(const std::string& 
 // ---- Requests
 
 absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Acquire(const std::string& name) {
+  Adapter dropped;  // ends behind the lock
   absl::MutexLock lock(&mu_);
   const auto found = known_.find(name);
   if (found == known_.end()) return NoLongerServed(name);
   Known& known = found->second;
+  if (known.is_dropped()) dropped = std::move(known.adapter);
   known.last_use = ++num_uses_;
   if (known.adapter == nullptr && !known.error.ok() && MonotonicNow() < known.retry_at) return known.error;
   return known.adapter;
@@ -175,6 +177,7 @@ absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Bring(const std::strin
 absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::TryToBring(const std::string& name,
                                                                      std::shared_ptr<StopSignal>* leaving) {
   absl::MutexLock lock(&call_mu_);
+  ForgetDropped();
   Known known;
   {
     absl::MutexLock names(&mu_);
@@ -189,6 +192,7 @@ absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::TryToBring(const std::
   absl::MutexLock names(&mu_);
   Known& shown = known_[name];  // names change under call_mu_ alone
   shown.adapter = known.adapter;
+  shown.dropped = known.dropped;
   shown.error = absl::OkStatus();
   shown.give_up = absl::InfiniteDuration();
   ++num_reads_again_;
@@ -249,7 +253,8 @@ std::vector<AdapterCard> AdapterRegistry::List() const {
   absl::MutexLock lock(&mu_);
   std::vector<AdapterCard> cards;
   for (const auto& [name, known] : known_) {
-    AdapterCard card{.name = name, .path = known.path, .held = known.adapter != nullptr};
+    AdapterCard card{
+        .name = name, .path = known.path, .held = known.adapter != nullptr && !known.is_dropped()};
     card.num_waiting = known.num_waiting;
     if (known.adapter != nullptr) {
       card.num_running = known.adapter->num_running;
@@ -263,6 +268,7 @@ std::vector<AdapterCard> AdapterRegistry::List() const {
 // ---- Places
 
 int32_t AdapterRegistry::MakeRoom(std::shared_ptr<StopSignal>* leaving) {
+  ForgetDropped();
   std::erase_if(held_, [](const Held& held) { return held.unused->stopped(); });
   if (const int32_t slot = FreeSlot(); slot > 0) return slot;
   ForgetOne();
@@ -295,6 +301,15 @@ void AdapterRegistry::ForgetOne() {
   if (chosen != nullptr) forgotten = std::move(chosen->adapter);
 }
 
+// The place waits for open requests, which get an error.
+void AdapterRegistry::ForgetDropped() {
+  std::vector<Adapter> dropped;  // end behind the lock
+  absl::MutexLock lock(&mu_);
+  for (auto& [name, known] : known_) {
+    if (known.is_dropped()) dropped.push_back(std::move(known.adapter));
+  }
+}
+
 int32_t AdapterRegistry::FreeSlot() const {
   for (int32_t slot = 1; slot <= options_.max_adapters; ++slot) {
     if (std::none_of(held_.begin(), held_.end(),
@@ -316,11 +331,13 @@ absl::Status AdapterRegistry::Read(const std::string& name, int32_t slot, Known*
                         .id = adapter->id,
                         .name = name,
                         .path = known->path,
-                        .fingerprint = known->fingerprint},
+                        .fingerprint = known->fingerprint,
+                        .dropped = std::make_shared<std::atomic<bool>>(false)},
             .unused = unused};
   ASSIGN_OR_RETURN(TransitionReport report, Tell(&held));
   held.adapter.fingerprint = known->fingerprint = report.adapters[adapter->id];
   known->adapter = adapter;
+  known->dropped = held.adapter.dropped;
   held_.push_back(std::move(held));
   return absl::OkStatus();
 }
@@ -329,27 +346,12 @@ absl::StatusOr<TransitionReport> AdapterRegistry::Tell(const Held* added) {
   std::erase_if(held_, [](const Held& held) { return held.unused->stopped(); });
   std::vector<HeldAdapter> adapters;
   for (const Held& held : held_) {
-    if (held.lost) continue;
+    if (held.adapter.dropped->load()) continue;
     adapters.push_back(held.adapter);
     adapters.back().must_be_held = true;
   }
   if (added != nullptr) adapters.push_back(added->adapter);
-  ASSIGN_OR_RETURN(TransitionReport report, engine_->SetAdapters(std::move(adapters)));
-  for (Held& held : held_) {
-    if (held.lost || report.adapters.count(held.adapter.id) > 0) continue;
-    held.lost = true;
-    Forget(held.adapter);
-  }
-  return report;
-}
-
-void AdapterRegistry::Forget(const HeldAdapter& adapter) {
-  Adapter forgotten;  // ends behind the lock
-  absl::MutexLock lock(&mu_);
-  const auto found = known_.find(adapter.name);
-  if (found == known_.end() || found->second.adapter == nullptr || found->second.adapter->id != adapter.id)
-    return;
-  forgotten = std::move(found->second.adapter);
+  return engine_->SetAdapters(std::move(adapters));
 }
 
 }  // namespace somnus

@@ -14,6 +14,7 @@
 // Thread safe. Load, Unload and Bring block, and change the workers one at a time; the other calls do not
 // wait for these.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -90,21 +91,22 @@ class AdapterRegistry {
   struct Known {
     std::string path;
     std::string fingerprint;
-    std::string salt;      // of this load
-    Adapter adapter;       // null: the workers have forgotten the adapter, or are about to
-    int64_t last_use = 0;  // larger: later
+    std::string salt;  // of this load
+    Adapter adapter;   // null: the workers have forgotten the adapter, or are about to
+    std::shared_ptr<const std::atomic<bool>> dropped;  // of `adapter`, as HeldAdapter has it
+    int64_t last_use = 0;                              // larger: later
     int32_t num_waiting = 0;
     MonotonicTime give_up = absl::InfiniteDuration();  // set while the workers are not ready
     absl::Status error;                                // of the last Bring, until retry_at
     MonotonicTime retry_at;
+
+    bool is_dropped() const { return adapter != nullptr && dropped->load(); }
   };
   // An adapter that the workers hold. `unused` stops when no request and nobody else has the adapter any
   // more.
   struct Held {
     HeldAdapter adapter;
     std::shared_ptr<StopSignal> unused;
-    bool lost =
-        false;  // a worker that came after a loss could not read the adapter; the place waits for `unused`
   };
 
   // For the call that holds call_mu_:
@@ -116,13 +118,13 @@ class AdapterRegistry {
   // free.
   int32_t MakeRoom(std::shared_ptr<StopSignal>* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   void ForgetOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  void ForgetDropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   int32_t FreeSlot() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   // Has the workers hold one more adapter, and returns it. `known` gets its fingerprint and its adapter.
   absl::Status Read(const std::string& name, int32_t slot, Known* known)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
-  // Tells the workers what is held, and `added`. Forgets adapters that the workers do not hold any more.
+  // Tells the workers what is held, and `added`.
   absl::StatusOr<TransitionReport> Tell(const Held* added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
-  void Forget(const HeldAdapter& adapter);
   absl::StatusOr<Adapter> TryToBring(const std::string& name, std::shared_ptr<StopSignal>* leaving);
   // The workers were not ready to read the adapter. False: for too long.
   bool MayRetry(const std::string& name);
