@@ -169,6 +169,9 @@ struct SetAdaptersRequest {
   using Result = absl::StatusOr<TransitionReport>;
 
   std::vector<HeldAdapter> adapters;
+  // Where the engine has failed, the workers that revive it are to hold the adapters; the fingerprints are
+  // set.
+  bool by_next_workers = false;
 };
 
 // Starts new workers for an engine, or for replicas of an engine, that failed because workers were lost, in

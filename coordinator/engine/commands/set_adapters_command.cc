@@ -8,6 +8,10 @@
 namespace somnus {
 
 void SetAdaptersCommand::Start(LoopAccess* loop) {
+  if (by_next_workers_ && loop->state() == EngineState::kFailed) {
+    loop->parts().holdings.NoteAdapters(adapters_);
+    return loop->End(TransitionReport());
+  }
   if (absl::Status status = loop->CheckLifecycle(); !status.ok()) return loop->End(std::move(status));
   if (loop->Computes()) {
     if (!loop->FinishSteps()) return;
