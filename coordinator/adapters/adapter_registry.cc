@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -61,6 +62,8 @@ absl::Status AdapterRegistry::Load(const std::string& name, const std::string& p
   RETURN_IF_ERROR(CheckText("lora_name", name, kMaxNameBytes));
   RETURN_IF_ERROR(CheckText("lora_path", path, kMaxPathBytes));
   const MonotonicTime deadline = MonotonicNow() + options_.unload_timeout;
+  ++num_loads_;
+  const absl::Cleanup ended = [this] { --num_loads_; };
   while (true) {
     auto leaving = std::make_shared<StopSignal>();
     {
@@ -186,16 +189,19 @@ absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::TryToBring(const std::
     known = found->second;
   }
   if (known.adapter != nullptr) return known.adapter;
-  const int32_t slot = MakeRoom(leaving);
-  if (slot == 0) return nullptr;
-  RETURN_IF_ERROR(Read(name, slot, &known));
+  const bool restored = Restore(name, &known);
+  if (!restored) {
+    const int32_t slot = MakeRoom(leaving);
+    if (slot == 0) return nullptr;
+    RETURN_IF_ERROR(Read(name, slot, &known));
+  }
   absl::MutexLock names(&mu_);
   Known& shown = known_[name];  // names change under call_mu_ alone
   shown.adapter = known.adapter;
   shown.dropped = known.dropped;
   shown.error = absl::OkStatus();
   shown.give_up = absl::InfiniteDuration();
-  ++num_reads_again_;
+  num_reads_again_ += restored ? 0 : 1;
   return known.adapter;
 }
 
@@ -338,8 +344,28 @@ absl::Status AdapterRegistry::Read(const std::string& name, int32_t slot, Known*
   held.adapter.fingerprint = known->fingerprint = report.adapters[adapter->id];
   known->adapter = adapter;
   known->dropped = held.adapter.dropped;
+  held.shared = adapter;
   held_.push_back(std::move(held));
   return absl::OkStatus();
+}
+
+bool AdapterRegistry::Restore(const std::string& name, Known* known) {
+  if (num_loads_ > 0) return false;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [other, waits] : known_) {
+      if (other != name && waits.adapter == nullptr && waits.num_waiting > 0) return false;
+    }
+  }
+  for (const Held& held : held_) {
+    const Adapter adapter = held.shared.lock();
+    if (adapter == nullptr || adapter->name != name || adapter->salt != known->salt) continue;
+    if (held.adapter.dropped->load()) continue;
+    known->adapter = adapter;
+    known->dropped = held.adapter.dropped;
+    return true;
+  }
+  return false;
 }
 
 absl::StatusOr<TransitionReport> AdapterRegistry::Tell(const Held* added) {

@@ -5,7 +5,7 @@
 // there may be names: where all places are taken, the least recently used adapter is forgotten. Its name
 // stays, and Bring has its files read again, which must be those that were loaded. An adapter that open
 // requests have keeps its place until these end; new requests for it wait then, so that the place does become
-// free.
+// free, but only as long as somebody waits for a place.
 //
 // An unload hides the name first, waits for the adapter's open requests, and then takes the adapter from the
 // workers. Where a load takes the place of an adapter of the same name, open requests end with the adapter
@@ -107,6 +107,7 @@ class AdapterRegistry {
   struct Held {
     HeldAdapter adapter;
     std::shared_ptr<StopSignal> unused;
+    std::weak_ptr<const RequestAdapter> shared;
   };
 
   // For the call that holds call_mu_:
@@ -123,6 +124,9 @@ class AdapterRegistry {
   // Has the workers hold one more adapter, and returns it. `known` gets its fingerprint and its adapter.
   absl::Status Read(const std::string& name, int32_t slot, Known* known)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  // The adapter of that load, if open requests keep its place and nobody else waits for a place. `known` gets
+  // the adapter.
+  bool Restore(const std::string& name, Known* known) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   // Tells the workers what is held, and `added`.
   absl::StatusOr<TransitionReport> Tell(const Held* added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   absl::StatusOr<Adapter> TryToBring(const std::string& name, std::shared_ptr<StopSignal>* leaving);
@@ -134,6 +138,7 @@ class AdapterRegistry {
 
   const std::shared_ptr<Engine> engine_;
   const AdapterRegistryOptions options_;
+  std::atomic<int32_t> num_loads_{0};  // under way
   absl::Mutex call_mu_;
   std::vector<Held> held_ ABSL_GUARDED_BY(call_mu_);  // by the workers
   mutable absl::Mutex mu_ ABSL_ACQUIRED_AFTER(call_mu_);

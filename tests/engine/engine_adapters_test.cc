@@ -242,6 +242,22 @@ TEST_F(EngineAdaptersTest, FilesThatHaveChangedOrGoneAreAnErrorOfTheirRequestsAl
       << "no path for clients";
 }
 
+TEST_F(EngineAdaptersTest, AForgottenAdapterThatIsStillHeldComesBackOnceNobodyWaitsForItsPlace) {
+  Begin(1);
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  const size_t num_calls = executor_.lifecycle_calls().size();
+  const Ticket first = AskPaused("lawyer"), left = Ask("poet", "left");
+  while (Names() != "lawyer? poet? ") absl::SleepFor(absl::Milliseconds(1));
+  const Ticket second = Ask("lawyer");
+  engine_->Abort("left");
+  ASSERT_TRUE(left.sink->Wait());
+  while (Names() != "lawyer poet? ") absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_FALSE(first.sink->done());
+  ASSERT_TRUE(engine_->Resume().ok());
+  for (const Ticket* ticket : {&first, &second}) ExpectAnswer(*ticket);
+  EXPECT_EQ(executor_.lifecycle_calls().size(), num_calls) << "nothing is read";
+}
+
 TEST_F(EngineAdaptersTest, EveryErrorOfFilesIsAnAnswerAtOnce) {
   Begin(1);
   for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
