@@ -21,15 +21,17 @@
 #include "coordinator/adapters/adapter_registry.h"
 #include "coordinator/adapters/adapter_waits.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_observer.h"
 #include "coordinator/engine/queue_room.h"
 
 namespace somnus {
 
 class AdapterEngine : public Engine {
  public:
-  // `limits`: of the requests that wait for adapters.
+  // `limits`: of the requests that wait for adapters. `observer` hears of the requests that end here; it is
+  // borrowed, and may be null.
   AdapterEngine(std::shared_ptr<Engine> engine, std::shared_ptr<AdapterRegistry> registry,
-                const QueueLimits& limits);
+                const QueueLimits& limits, EngineObserver* observer);
   ~AdapterEngine() override;
 
   // NotFound, too: no adapter has the name. DataLoss, Unavailable, too: the adapter could not be read just
@@ -57,9 +59,12 @@ class AdapterEngine : public Engine {
   void EndAborted();
   void EndExpired();
   bool IsWanted(const std::string& name) const;
-  // Submits, or ends, the requests that wait for the adapter.
-  void Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter);
-  void SubmitWaiting(Requests requests, const AdapterRegistry::Adapter& adapter);
+  // Submits, or ends, the requests that wait for the adapter. False: the engine has no room for some, which
+  // wait on.
+  bool Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter);
+  bool SubmitWaiting(Requests requests, const AdapterRegistry::Adapter& adapter);
+  // Requests that Settle has taken wait again. False: nothing waits any more.
+  bool PutBack(Requests* requests);
   // Ends requests that have left waits_.
   void End(Requests requests, FinishReason reason, const absl::Status& error);
   bool MayEnd() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return waits_.empty() && moving_.empty(); }
@@ -67,6 +72,7 @@ class AdapterEngine : public Engine {
 
   const std::shared_ptr<Engine> engine_;
   const std::shared_ptr<AdapterRegistry> registry_;
+  EngineObserver* const observer_;
 
   mutable absl::Mutex mu_;
   AdapterWaits waits_ ABSL_GUARDED_BY(mu_);

@@ -32,18 +32,19 @@ void AdapterWaits::PutLast(const std::string& name) {
   groups_.splice(groups_.begin(), others);
 }
 
-std::vector<AdapterWaits::Requests> AdapterWaits::Take(const std::string& name) {
-  std::vector<Requests> taken;
-  for (auto group = groups_.begin(); group != groups_.end();) {
-    if (group->front().adapter_name != name) {
-      ++group;
-      continue;
-    }
-    for (const EngineRequest& request : *group) room_.Remove(request, /*was_scheduled=*/false);
-    taken.push_back(std::move(*group));
-    group = groups_.erase(group);
-  }
+AdapterWaits::Requests AdapterWaits::TakeFirst(const std::string& name) {
+  const auto first = std::find_if(groups_.begin(), groups_.end(),
+                                  [&](const Requests& group) { return group.front().adapter_name == name; });
+  if (first == groups_.end()) return {};
+  Requests taken = std::move(*first);
+  groups_.erase(first);
+  for (const EngineRequest& request : taken) room_.Remove(request, /*was_scheduled=*/false);
   return taken;
+}
+
+void AdapterWaits::AddFirst(Requests requests) {
+  for (const EngineRequest& request : requests) room_.Add(request);
+  groups_.push_front(std::move(requests));
 }
 
 template <typename Predicate>

@@ -30,7 +30,11 @@ class AdapterWaits {
   bool Awaits(const std::string& name) const;
   // The requests for the adapter wait behind all others.
   void PutLast(const std::string& name);
-  std::vector<Requests> Take(const std::string& name);
+  // The requests that were submitted together, and have waited for the adapter for the longest time; empty:
+  // none wait.
+  Requests TakeFirst(const std::string& name);
+  // Requests that were taken wait again, before all others.
+  void AddFirst(Requests requests);
   // The request of that id, which waits no longer; not set: it does not wait here.
   std::optional<EngineRequest> Remove(const std::string& id);
   // Infinite: none of the requests expires.

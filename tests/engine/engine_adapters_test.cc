@@ -33,7 +33,7 @@ class EngineAdaptersTest : public ::testing::Test {
         std::make_shared<AdapterRegistry>(loop_, AdapterRegistryOptions{.max_adapters = max_adapters,
                                                                         .unload_timeout = unload_timeout,
                                                                         .failed_for = absl::Minutes(1)});
-    engine_ = std::make_unique<AdapterEngine>(loop_, registry_, limits);
+    engine_ = std::make_unique<AdapterEngine>(loop_, registry_, limits, &observer_);
   }
   absl::Status Load(const std::string& name, bool in_place = false) {
     return registry_->Load(name, "/" + name, in_place);
@@ -83,6 +83,7 @@ class EngineAdaptersTest : public ::testing::Test {
   FakeExecutor executor_;
   std::shared_ptr<EngineLoop> loop_;
   std::shared_ptr<AdapterRegistry> registry_;
+  RecordingObserver observer_;  // of the requests that end before they are in the loop
   std::unique_ptr<AdapterEngine> engine_;
   absl::Status submitted_;
   int num_asked_ = 0;
@@ -258,6 +259,24 @@ TEST_F(EngineAdaptersTest, AForgottenAdapterThatIsStillHeldComesBackOnceNobodyWa
   EXPECT_EQ(executor_.lifecycle_calls().size(), num_calls) << "nothing is read";
 }
 
+TEST_F(EngineAdaptersTest, AnEngineWithoutRoomGetsWaitingRequestsLater) {
+  Begin(1);
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  ASSERT_TRUE(engine_->Pause({}).ok());
+  const auto max_num_waiting = options_.queue.max_num_waiting;
+  std::vector<Ticket> tickets;
+  for (int32_t i = 0; i < max_num_waiting; ++i) tickets.push_back(Ask(""));
+  const Ticket aborted = Ask("poet", "aborted");
+  for (int i = 0; i < 2; ++i) tickets.push_back(Ask("poet"));
+  while (Names() != "lawyer? poet ") absl::SleepFor(absl::Milliseconds(1));
+  engine_->Abort("aborted");
+  ASSERT_TRUE(aborted.sink->Wait());
+  EXPECT_EQ(aborted.sink->reason(), FinishReason::kAbort);
+  AwaitWaiting(max_num_waiting + 2);
+  ASSERT_TRUE(engine_->Resume().ok());
+  for (const Ticket& ticket : tickets) ExpectAnswer(ticket);
+}
+
 TEST_F(EngineAdaptersTest, EveryErrorOfFilesIsAnAnswerAtOnce) {
   Begin(1);
   for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
@@ -331,6 +350,8 @@ TEST_F(EngineAdaptersTest, WaitsEndByAbortDeadlineAndUnload) {
   ExpectError(late, absl::StatusCode::kDeadlineExceeded, "deadline");
   ASSERT_EQ(registry_->Unload("poet"), absl::OkStatus());
   ExpectError(last, absl::StatusCode::kNotFound, "no longer served");
+  EXPECT_THAT(observer_.finished(), testing::UnorderedElementsAre("aborted", "late", "last"))
+      << "for metrics";
   ASSERT_TRUE(engine_->Resume().ok());
   ExpectAnswer(first);
   ExpectAnswer(Ask("lawyer", "again"));
