@@ -199,11 +199,19 @@ bool AdapterEngine::SubmitWaiting(Requests requests, const AdapterRegistry::Adap
   {
     absl::MutexLock lock(&mu_);
     for (const EngineRequest& request : requests) {
-      if (moving_.extract(request.id).mapped()) aborted.push_back(request.id);
+      if (EndMove(request.id)) aborted.push_back(request.id);
     }
   }
   for (const std::string& id : aborted) engine_->Abort(id);
   return true;
+}
+
+bool AdapterEngine::EndMove(const std::string& id) {
+  const auto moving = moving_.find(id);
+  if (moving == moving_.end()) return false;
+  const bool aborted = moving->second;
+  moving_.erase(moving);
+  return aborted;
 }
 
 bool AdapterEngine::PutBack(Requests* requests) {
@@ -211,7 +219,7 @@ bool AdapterEngine::PutBack(Requests* requests) {
   if (stopped_) return false;
   std::vector<std::string> aborted;
   for (const EngineRequest& request : *requests) {
-    if (moving_.extract(request.id).mapped()) aborted.push_back(request.id);
+    if (EndMove(request.id)) aborted.push_back(request.id);
   }
   waits_.AddFirst(std::move(*requests));
   for (const std::string& id : aborted) aborted_.push_back(*waits_.Remove(id));

@@ -63,6 +63,8 @@ class AdapterEngine : public Engine {
   // wait on.
   bool Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter);
   bool SubmitWaiting(Requests requests, const AdapterRegistry::Adapter& adapter);
+  // The request is on its way no longer. True: it was aborted on its way.
+  bool EndMove(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Requests that Settle has taken wait again. False: nothing waits any more.
   bool PutBack(Requests* requests);
   // Ends requests that have left waits_.
