@@ -190,8 +190,17 @@ class Lora(unittest.TestCase):
         wait_until(lambda: "unreadable" in self.ask("poet").text, 30, "another try")
         shutil.rmtree(moving)
         wait_until(lambda: "files have gone" in self.ask("poet").text, 30, "another try")
-        self.assertEqual(self.load("poet", poet, load_inplace=True).status, 200)
-        self.assertEqual({name: self.answer(name) for name in names}, alone)
+        shutil.copytree(poet, moving)
+        self.assertEqual(self.load("poet", moving, load_inplace=True).status, 200)
+        self.assertEqual({name: self.answer(name) for name in ("other", self.cluster.name, "poet")}, alone)
+        with open(os.path.join(moving, "adapter_config.json"), "a", encoding="utf-8") as file:
+            file.write("\n")
+        os.kill(self.cluster.worker_pids()[0], signal.SIGKILL)
+        self.assertEqual(self.answer(self.cluster.name), alone[self.cluster.name])
+        reply = self.ask("poet")
+        self.assertEqual(reply.status, 500, "the new worker could not have it: " + reply.text)
+        self.assertIn("files have changed", reply.text)
+        self.assertEqual(self.answer("other"), alone["other"])
 
     def test_replicas(self):
         self.start(f"--lora-modules=poet={poet}", "--data-parallel-size=2", "--max-loras=1", "--max-cpu-loras=1", workers=1)
