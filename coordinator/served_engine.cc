@@ -53,6 +53,12 @@ MakeDrafter MakeDrafterOf(const Flags& flags) {
   };
 }
 
+QueueLimits QueueOf(const Flags& flags) {
+  QueueLimits limits = flags.engine.queue;
+  if (flags.fairness == "user") limits.max_user_share = flags.max_user_queue_share;
+  return limits;
+}
+
 EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, const KvPlan& plan) {
   EngineOptions options = flags.engine;
   if (!flags.models.empty()) options.log_name = absl::StrCat(flags.served_model_name, ": ");
@@ -71,7 +77,7 @@ EngineOptions MakeEngineOptions(const Flags& flags, const ModelConfig& config, c
   options.keeps_cached_blocks = flags.keep_kv_on_sleep.has_value();
   options.kv_block_bytes = plan.kv_block_bytes;
   options.world_size = flags.world_size;
-  if (flags.fairness == "user") options.queue.max_user_share = flags.max_user_queue_share;
+  options.queue = QueueOf(flags);
   if (options.stale_weights_timeout == absl::ZeroDuration())
     options.stale_weights_timeout = absl::InfiniteDuration();
   options.vocab_size = config.vocab_size;
@@ -218,7 +224,7 @@ class ServedEngineImpl : public ServedEngine {
     engine_ = devices == nullptr ? MakeEngine() : Share(devices, sharing);
     RETURN_IF_ERROR(LoadAdapters());
     if (adapters_ != nullptr)
-      engine_ = std::make_shared<AdapterEngine>(engine_, adapters_, flags_.engine.queue);
+      engine_ = std::make_shared<AdapterEngine>(engine_, adapters_, QueueOf(flags_), keeper_.get());
     ServedModel model;
     model.name = name_;
     model.aliases = flags_.model_aliases;

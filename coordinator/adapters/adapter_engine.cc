@@ -12,6 +12,9 @@
 namespace somnus {
 namespace {
 
+// Until requests are offered again to an engine that had no room for them.
+constexpr absl::Duration kRoomPause = absl::Milliseconds(20);
+
 void GiveAdapter(const AdapterRegistry::Adapter& adapter, std::vector<EngineRequest>* requests) {
   for (EngineRequest& request : *requests) {
     request.adapter = adapter;
@@ -22,10 +25,11 @@ void GiveAdapter(const AdapterRegistry::Adapter& adapter, std::vector<EngineRequ
 }  // namespace
 
 AdapterEngine::AdapterEngine(std::shared_ptr<Engine> engine, std::shared_ptr<AdapterRegistry> registry,
-                             const QueueLimits& limits)
-    : engine_(std::move(engine)), registry_(std::move(registry)), waits_(limits) {
+                             const QueueLimits& limits, EngineObserver* observer)
+    : engine_(std::move(engine)), registry_(std::move(registry)), observer_(observer), waits_(limits) {
   absl::MutexLock lock(&join_mu_);
-  thread_ = std::thread([this] { RunThread(); });
+  bringer_ = std::thread([this] { BringAdapters(); });
+  ender_ = std::thread([this] { EndWaits(); });
 }
 
 AdapterEngine::~AdapterEngine() { DrainAndStop(absl::ZeroDuration()); }
@@ -47,6 +51,7 @@ absl::Status AdapterEngine::SubmitAll(std::vector<EngineRequest> requests) {
       const auto count = static_cast<int32_t>(requests.size());
       RETURN_IF_ERROR(waits_.Add(std::move(requests)));
       registry_->NoteWaiting(name, count);
+      has_news_ = true;
       return absl::OkStatus();
     }
   }
@@ -62,6 +67,7 @@ void AdapterEngine::Abort(const std::string& request_id) {
     }
     if (std::optional<EngineRequest> request = waits_.Remove(request_id)) {
       aborted_.push_back(*std::move(request));
+      has_news_ = true;
       return;
     }
   }
@@ -85,30 +91,52 @@ void AdapterEngine::DrainAndStop(absl::Duration grace) {
     absl::MutexLock lock(&mu_);
     draining_ = true;
     mu_.AwaitWithTimeout(absl::Condition(this, &AdapterEngine::MayEnd), grace);
-    stopped_ = true;
+    stopped_ = has_news_ = true;
     left = waits_.TakeAll();
   }
   EndAborted();
   End(std::move(left), FinishReason::kError, absl::UnavailableError(WhyNotReady(EngineState::kDraining)));
-  {
-    absl::MutexLock lock(&join_mu_);
-    if (thread_.joinable()) thread_.join();
-  }
+  // First: an engine that stops ends the call for which a thread waits.
   engine_->DrainAndStop(std::max(absl::ZeroDuration(), deadline - MonotonicNow()));
+  absl::MutexLock lock(&join_mu_);
+  if (bringer_.joinable()) bringer_.join();
+  if (ender_.joinable()) ender_.join();
 }
 
-void AdapterEngine::RunThread() {
+void AdapterEngine::BringAdapters() {
   while (true) {
     std::string name;
     {
       absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(this, &AdapterEngine::HasWork));
+      mu_.Await(absl::Condition(this, &AdapterEngine::MayBring));
       if (stopped_) return;
       name = waits_.FirstName();
     }
+    const absl::StatusOr<AdapterRegistry::Adapter> adapter =
+        registry_->Bring(name, [this, &name] { return IsWanted(name); });
+    const bool not_yet = adapter.ok() && *adapter == nullptr;
+    if (!not_yet && Settle(name, adapter)) continue;
+    absl::MutexLock lock(&mu_);
+    waits_.PutLast(name);
+    mu_.AwaitWithTimeout(absl::Condition(&stopped_), kRoomPause);
+  }
+}
+
+bool AdapterEngine::IsWanted(const std::string& name) const {
+  absl::MutexLock lock(&mu_);
+  return !stopped_ && waits_.Awaits(name);
+}
+
+void AdapterEngine::EndWaits() {
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.AwaitWithTimeout(absl::Condition(&has_news_), waits_.NextExpiry() - MonotonicNow());
+      has_news_ = false;
+      if (stopped_) return;
+    }
     EndAborted();
-    if (name.empty()) continue;
-    Settle(name, registry_->Bring(name, [this, &name] { return IsWanted(name); }));
+    EndExpired();
   }
 }
 
@@ -121,70 +149,82 @@ void AdapterEngine::EndAborted() {
   End(std::move(aborted), FinishReason::kAbort, absl::OkStatus());
 }
 
-bool AdapterEngine::IsWanted(const std::string& name) {
-  EndAborted();
+void AdapterEngine::EndExpired() {
   const MonotonicTime now = MonotonicNow();
   Requests expired;
-  bool wanted = false;
   {
     absl::MutexLock lock(&mu_);
     expired = waits_.TakeExpired(now);
-    wanted = !stopped_ && waits_.Awaits(name);
   }
   for (EngineRequest& request : expired) {
-    const absl::Status error = ExpiryError(CauseOfExpiry(request, /*was_scheduled=*/false, now));
+    const ExpiryCause cause = CauseOfExpiry(request, /*was_scheduled=*/false, now);
+    if (observer_ != nullptr) observer_->OnRequestExpired(cause);
     Requests one;
     one.push_back(std::move(request));
-    End(std::move(one), FinishReason::kError, error);
+    End(std::move(one), FinishReason::kError, ExpiryError(cause));
   }
-  return wanted;
 }
 
-void AdapterEngine::Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter) {
-  if (absl::IsCancelled(adapter.status())) return;
-  std::vector<Requests> groups;
-  {
-    absl::MutexLock lock(&mu_);
-    groups = waits_.Take(name);
-    for (const Requests& group : groups) {
+bool AdapterEngine::Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter) {
+  if (absl::IsCancelled(adapter.status())) return true;
+  while (true) {
+    Requests group;
+    {
+      absl::MutexLock lock(&mu_);
+      group = waits_.TakeFirst(name);
       for (const EngineRequest& request : group) moving_.emplace(request.id, false);
     }
-  }
-  for (Requests& group : groups) {
-    if (adapter.ok()) {
-      SubmitWaiting(std::move(group), *adapter);
-    } else {
+    if (group.empty()) return true;
+    if (!adapter.ok()) {
       End(std::move(group), FinishReason::kError, adapter.status());
+    } else if (!SubmitWaiting(std::move(group), *adapter)) {
+      return false;
     }
   }
 }
 
-void AdapterEngine::SubmitWaiting(Requests requests, const AdapterRegistry::Adapter& adapter) {
-  registry_->NoteWaiting(adapter->name, -static_cast<int32_t>(requests.size()));
-  GiveAdapter(adapter, &requests);
-  std::vector<std::string> ids, aborted;
-  std::vector<std::shared_ptr<OutputSink>> sinks;
-  for (const EngineRequest& request : requests) {
-    ids.push_back(request.id);
-    sinks.push_back(request.sink);
+bool AdapterEngine::SubmitWaiting(Requests requests, const AdapterRegistry::Adapter& adapter) {
+  const auto count = static_cast<int32_t>(requests.size());
+  Requests submitted = requests;
+  GiveAdapter(adapter, &submitted);
+  registry_->NoteWaiting(adapter->name, -count);
+  const absl::Status status = engine_->SubmitAll(std::move(submitted));
+  if (!status.ok()) {
+    registry_->NoteWaiting(adapter->name, count);
+    if (absl::IsResourceExhausted(status) && PutBack(&requests)) return false;
+    End(std::move(requests), FinishReason::kError, status);
+    return true;
   }
-  const absl::Status status = engine_->SubmitAll(std::move(requests));
+  std::vector<std::string> aborted;
   {
     absl::MutexLock lock(&mu_);
-    for (const std::string& id : ids) {
-      const auto moved = moving_.find(id);
-      if (moved->second) aborted.push_back(id);
-      moving_.erase(moved);
+    for (const EngineRequest& request : requests) {
+      if (EndMove(request.id)) aborted.push_back(request.id);
     }
   }
   for (const std::string& id : aborted) engine_->Abort(id);
-  if (status.ok()) return;
-  for (const std::shared_ptr<OutputSink>& sink : sinks) {
-    RequestOutput output;
-    output.finish_reason = FinishReason::kError;
-    output.error = status;
-    sink->OnOutput(std::move(output));
+  return true;
+}
+
+bool AdapterEngine::EndMove(const std::string& id) {
+  const auto moving = moving_.find(id);
+  if (moving == moving_.end()) return false;
+  const bool aborted = moving->second;
+  moving_.erase(moving);
+  return aborted;
+}
+
+bool AdapterEngine::PutBack(Requests* requests) {
+  absl::MutexLock lock(&mu_);
+  if (stopped_) return false;
+  std::vector<std::string> aborted;
+  for (const EngineRequest& request : *requests) {
+    if (EndMove(request.id)) aborted.push_back(request.id);
   }
+  waits_.AddFirst(std::move(*requests));
+  for (const std::string& id : aborted) aborted_.push_back(*waits_.Remove(id));
+  has_news_ = true;
+  return true;
 }
 
 void AdapterEngine::End(Requests requests, FinishReason reason, const absl::Status& error) {
@@ -195,6 +235,8 @@ void AdapterEngine::End(Requests requests, FinishReason reason, const absl::Stat
   }
   for (const EngineRequest& request : requests) {
     registry_->NoteWaiting(request.adapter_name, -1);
+    if (observer_ != nullptr)
+      observer_->OnRequestFinished(request, {.reason = reason, .finished = absl::Now()});
     RequestOutput output;
     output.finish_reason = reason;
     output.error = error;

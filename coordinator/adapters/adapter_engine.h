@@ -6,7 +6,8 @@
 // Requests without an adapter pass, and so do requests whose adapter is held.
 //
 // Ownership: shares the engine below and the registry; owns a thread that brings one adapter after the other,
-// and that ends with DrainAndStop, which the destructor calls without grace. Thread safety: as engine.h says.
+// and a thread that ends waits while the first one waits for the workers. Both end with DrainAndStop, which
+// the destructor calls without grace. Thread safety: as engine.h says.
 // mu_ is not held while the engine below is called, but for its state.
 
 #include <memory>
@@ -20,15 +21,17 @@
 #include "coordinator/adapters/adapter_registry.h"
 #include "coordinator/adapters/adapter_waits.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/engine/engine_observer.h"
 #include "coordinator/engine/queue_room.h"
 
 namespace somnus {
 
 class AdapterEngine : public Engine {
  public:
-  // `limits`: of the requests that wait for adapters.
+  // `limits`: of the requests that wait for adapters. `observer` hears of the requests that end here; it is
+  // borrowed, and may be null.
   AdapterEngine(std::shared_ptr<Engine> engine, std::shared_ptr<AdapterRegistry> registry,
-                const QueueLimits& limits);
+                const QueueLimits& limits, EngineObserver* observer);
   ~AdapterEngine() override;
 
   // NotFound, too: no adapter has the name. DataLoss, Unavailable, too: the adapter could not be read just
@@ -50,23 +53,28 @@ class AdapterEngine : public Engine {
  private:
   using Requests = AdapterWaits::Requests;
 
-  void RunThread();
-  // Sinks are called by the thread, since the caller of Abort may hold locks of its own.
+  void BringAdapters();
+  // Sinks of aborted requests are called by this thread, since the caller of Abort may hold locks of its own.
+  void EndWaits();
   void EndAborted();
-  // Whether requests wait for the adapter; ends those whose time is over.
-  bool IsWanted(const std::string& name);
-  // Submits, or ends, the requests that wait for the adapter.
-  void Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter);
-  void SubmitWaiting(Requests requests, const AdapterRegistry::Adapter& adapter);
+  void EndExpired();
+  bool IsWanted(const std::string& name) const;
+  // Submits, or ends, the requests that wait for the adapter. False: the engine has no room for some, which
+  // wait on.
+  bool Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter);
+  bool SubmitWaiting(Requests requests, const AdapterRegistry::Adapter& adapter);
+  // The request is on its way no longer. True: it was aborted on its way.
+  bool EndMove(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Requests that Settle has taken wait again. False: nothing waits any more.
+  bool PutBack(Requests* requests);
   // Ends requests that have left waits_.
   void End(Requests requests, FinishReason reason, const absl::Status& error);
   bool MayEnd() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return waits_.empty() && moving_.empty(); }
-  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return stopped_ || !waits_.empty() || !aborted_.empty();
-  }
+  bool MayBring() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopped_ || !waits_.empty(); }
 
   const std::shared_ptr<Engine> engine_;
   const std::shared_ptr<AdapterRegistry> registry_;
+  EngineObserver* const observer_;
 
   mutable absl::Mutex mu_;
   AdapterWaits waits_ ABSL_GUARDED_BY(mu_);
@@ -75,9 +83,10 @@ class AdapterEngine : public Engine {
   Requests aborted_ ABSL_GUARDED_BY(mu_);  // that have left waits_, and have not ended
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  bool has_news_ ABSL_GUARDED_BY(mu_) = false;  // for EndWaits
 
   absl::Mutex join_mu_;
-  std::thread thread_ ABSL_GUARDED_BY(join_mu_);
+  std::thread bringer_ ABSL_GUARDED_BY(join_mu_), ender_ ABSL_GUARDED_BY(join_mu_);
 };
 
 }  // namespace somnus

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/random_hex.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "coordinator/residency/declined.h"
 
 namespace somnus {
 namespace {
@@ -41,10 +43,10 @@ uint64_t NewId() {
   return id;
 }
 
-// Whether the files are at fault, and not the workers.
-bool IsOfFiles(const absl::Status& status) {
-  return absl::IsNotFound(status) || absl::IsDataLoss(status) || absl::IsInvalidArgument(status) ||
-         absl::IsUnimplemented(status);
+// Whether the workers are at fault, and not the files: every other error is of files that cannot be read.
+bool IsOfWorkers(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsAborted(status) || absl::IsCancelled(status) ||
+         absl::IsDeadlineExceeded(status) || IsDeclined(status);
 }
 
 }  // namespace
@@ -60,6 +62,8 @@ absl::Status AdapterRegistry::Load(const std::string& name, const std::string& p
   RETURN_IF_ERROR(CheckText("lora_name", name, kMaxNameBytes));
   RETURN_IF_ERROR(CheckText("lora_path", path, kMaxPathBytes));
   const MonotonicTime deadline = MonotonicNow() + options_.unload_timeout;
+  ++num_loads_;
+  const absl::Cleanup ended = [this] { --num_loads_; };
   while (true) {
     auto leaving = std::make_shared<StopSignal>();
     {
@@ -141,10 +145,12 @@ absl::StatusOr<AdapterRegistry::Known> AdapterRegistry::Hide(const std::string& 
 // ---- Requests
 
 absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Acquire(const std::string& name) {
+  Adapter dropped;  // ends behind the lock
   absl::MutexLock lock(&mu_);
   const auto found = known_.find(name);
   if (found == known_.end()) return NoLongerServed(name);
   Known& known = found->second;
+  if (known.is_dropped()) dropped = std::move(known.adapter);
   known.last_use = ++num_uses_;
   if (known.adapter == nullptr && !known.error.ok() && MonotonicNow() < known.retry_at) return known.error;
   return known.adapter;
@@ -152,7 +158,6 @@ absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Acquire(const std::str
 
 absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Bring(const std::string& name,
                                                                 const std::function<bool()>& wanted) {
-  MonotonicTime give_up = absl::InfiniteDuration();
   while (wanted()) {
     auto leaving = std::make_shared<StopSignal>();
     absl::StatusOr<Adapter> brought = TryToBring(name, &leaving);
@@ -161,14 +166,13 @@ absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Bring(const std::strin
       leaving->WaitFor(kLook);
       continue;
     }
-    // Of the workers, which may be recovering: the engine has them do what is asked once they are there
-    // again.
-    give_up = std::min(give_up, MonotonicNow() + kPatience);
     const EngineState state = engine_->state();
     const bool ends = state == EngineState::kFailed || state == EngineState::kDraining;
-    if (IsOfFiles(brought.status()) || ends || MonotonicNow() >= give_up)
-      return NoteFailure(name, brought.status());
+    const bool of_workers = ends || state == EngineState::kRecovering || IsOfWorkers(brought.status());
+    if (ends || !of_workers || IsDeclined(brought.status()) || !MayRetry(name))
+      return NoteFailure(name, brought.status(), of_workers);
     leaving->WaitFor(kRetryPause);
+    return nullptr;
   }
   return absl::CancelledError("nobody waits for the adapter any more");
 }
@@ -176,6 +180,7 @@ absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Bring(const std::strin
 absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::TryToBring(const std::string& name,
                                                                      std::shared_ptr<StopSignal>* leaving) {
   absl::MutexLock lock(&call_mu_);
+  ForgetDropped();
   Known known;
   {
     absl::MutexLock names(&mu_);
@@ -184,31 +189,49 @@ absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::TryToBring(const std::
     known = found->second;
   }
   if (known.adapter != nullptr) return known.adapter;
-  const int32_t slot = MakeRoom(leaving);
-  if (slot == 0) return nullptr;
-  RETURN_IF_ERROR(Read(name, slot, &known));
+  const bool restored = Restore(name, &known);
+  if (!restored) {
+    const int32_t slot = MakeRoom(leaving);
+    if (slot == 0) return nullptr;
+    RETURN_IF_ERROR(Read(name, slot, &known));
+  }
   absl::MutexLock names(&mu_);
   Known& shown = known_[name];  // names change under call_mu_ alone
   shown.adapter = known.adapter;
+  shown.dropped = known.dropped;
   shown.error = absl::OkStatus();
-  ++num_reads_again_;
+  shown.give_up = absl::InfiniteDuration();
+  num_reads_again_ += restored ? 0 : 1;
   return known.adapter;
 }
 
-absl::Status AdapterRegistry::NoteFailure(const std::string& name, const absl::Status& cause) {
+bool AdapterRegistry::MayRetry(const std::string& name) {
+  absl::MutexLock lock(&mu_);
+  const auto found = known_.find(name);
+  if (found == known_.end()) return false;
+  const MonotonicTime now = MonotonicNow();
+  found->second.give_up = std::min(found->second.give_up, now + kPatience);
+  return now < found->second.give_up;
+}
+
+absl::Status AdapterRegistry::NoteFailure(const std::string& name, const absl::Status& cause,
+                                          bool of_workers) {
   absl::MutexLock lock(&mu_);
   const auto found = known_.find(name);
   if (found == known_.end()) return NoLongerServed(name);
   LogError("adapter {} cannot be read again: {}", name, std::string(cause.message()));
   const auto say = [&](const char* why) { return absl::StrCat("the adapter '", name, "' ", why); };
   Known& known = found->second;
-  if (!IsOfFiles(cause)) {
+  known.give_up = absl::InfiniteDuration();
+  if (of_workers) {
     known.error = absl::UnavailableError(say("cannot be read now: the workers are not ready"));
   } else if (absl::IsNotFound(cause)) {
     known.error = absl::DataLossError(say("cannot be read again: its files have gone"));
-  } else {
+  } else if (absl::IsDataLoss(cause)) {
     known.error =
         absl::DataLossError(say("cannot be read again: its files have changed since it was loaded"));
+  } else {
+    known.error = absl::DataLossError(say("cannot be read again: its files have changed, or are unreadable"));
   }
   known.retry_at = MonotonicNow() + options_.failed_for;
   return known.error;
@@ -236,7 +259,8 @@ std::vector<AdapterCard> AdapterRegistry::List() const {
   absl::MutexLock lock(&mu_);
   std::vector<AdapterCard> cards;
   for (const auto& [name, known] : known_) {
-    AdapterCard card{.name = name, .path = known.path, .held = known.adapter != nullptr};
+    AdapterCard card{
+        .name = name, .path = known.path, .held = known.adapter != nullptr && !known.is_dropped()};
     card.num_waiting = known.num_waiting;
     if (known.adapter != nullptr) {
       card.num_running = known.adapter->num_running;
@@ -250,6 +274,7 @@ std::vector<AdapterCard> AdapterRegistry::List() const {
 // ---- Places
 
 int32_t AdapterRegistry::MakeRoom(std::shared_ptr<StopSignal>* leaving) {
+  ForgetDropped();
   std::erase_if(held_, [](const Held& held) { return held.unused->stopped(); });
   if (const int32_t slot = FreeSlot(); slot > 0) return slot;
   ForgetOne();
@@ -282,6 +307,15 @@ void AdapterRegistry::ForgetOne() {
   if (chosen != nullptr) forgotten = std::move(chosen->adapter);
 }
 
+// The place waits for open requests, which get an error.
+void AdapterRegistry::ForgetDropped() {
+  std::vector<Adapter> dropped;  // end behind the lock
+  absl::MutexLock lock(&mu_);
+  for (auto& [name, known] : known_) {
+    if (known.is_dropped()) dropped.push_back(std::move(known.adapter));
+  }
+}
+
 int32_t AdapterRegistry::FreeSlot() const {
   for (int32_t slot = 1; slot <= options_.max_adapters; ++slot) {
     if (std::none_of(held_.begin(), held_.end(),
@@ -303,40 +337,47 @@ absl::Status AdapterRegistry::Read(const std::string& name, int32_t slot, Known*
                         .id = adapter->id,
                         .name = name,
                         .path = known->path,
-                        .fingerprint = known->fingerprint},
+                        .fingerprint = known->fingerprint,
+                        .dropped = std::make_shared<std::atomic<bool>>(false)},
             .unused = unused};
   ASSIGN_OR_RETURN(TransitionReport report, Tell(&held));
   held.adapter.fingerprint = known->fingerprint = report.adapters[adapter->id];
   known->adapter = adapter;
+  known->dropped = held.adapter.dropped;
+  held.shared = adapter;
   held_.push_back(std::move(held));
   return absl::OkStatus();
+}
+
+bool AdapterRegistry::Restore(const std::string& name, Known* known) {
+  if (num_loads_ > 0) return false;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [other, waits] : known_) {
+      if (other != name && waits.adapter == nullptr && waits.num_waiting > 0) return false;
+    }
+  }
+  for (const Held& held : held_) {
+    const Adapter adapter = held.shared.lock();
+    if (adapter == nullptr || adapter->name != name || adapter->salt != known->salt) continue;
+    if (held.adapter.dropped->load()) continue;
+    known->adapter = adapter;
+    known->dropped = held.adapter.dropped;
+    return true;
+  }
+  return false;
 }
 
 absl::StatusOr<TransitionReport> AdapterRegistry::Tell(const Held* added) {
   std::erase_if(held_, [](const Held& held) { return held.unused->stopped(); });
   std::vector<HeldAdapter> adapters;
   for (const Held& held : held_) {
-    if (held.lost) continue;
+    if (held.adapter.dropped->load()) continue;
     adapters.push_back(held.adapter);
     adapters.back().must_be_held = true;
   }
   if (added != nullptr) adapters.push_back(added->adapter);
-  ASSIGN_OR_RETURN(TransitionReport report, engine_->SetAdapters(std::move(adapters)));
-  for (Held& held : held_) {
-    if (held.lost || report.adapters.count(held.adapter.id) > 0) continue;
-    held.lost = true;
-    Forget(held.adapter);
-  }
-  return report;
-}
-
-void AdapterRegistry::Forget(const HeldAdapter& adapter) {
-  Adapter forgotten;  // ends behind the lock
-  absl::MutexLock lock(&mu_);
-  const auto found = known_.find(adapter.name);
-  if (found == known_.end() || found->second.adapter == nullptr || found->second.adapter->id != adapter.id)
-    return;
-  forgotten = std::move(found->second.adapter);
+  return engine_->SetAdapters(std::move(adapters));
 }
 
 }  // namespace somnus

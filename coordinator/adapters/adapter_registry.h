@@ -5,7 +5,7 @@
 // there may be names: where all places are taken, the least recently used adapter is forgotten. Its name
 // stays, and Bring has its files read again, which must be those that were loaded. An adapter that open
 // requests have keeps its place until these end; new requests for it wait then, so that the place does become
-// free.
+// free, but only as long as somebody waits for a place.
 //
 // An unload hides the name first, waits for the adapter's open requests, and then takes the adapter from the
 // workers. Where a load takes the place of an adapter of the same name, open requests end with the adapter
@@ -14,6 +14,7 @@
 // Thread safe. Load, Unload and Bring block, and change the workers one at a time; the other calls do not
 // wait for these.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -72,9 +73,10 @@ class AdapterRegistry {
   // or the error of a Bring that has failed just now.
   absl::StatusOr<Adapter> Acquire(const std::string& name);
   // Has the workers read the adapter, unless they hold it. Waits for a place as long as `wanted` returns
-  // true, which is asked often, and without a lock. NotFound: no such name; Cancelled: no longer wanted;
-  // DataLoss: the files have changed, or have gone; Unavailable: the workers could not read. Errors are for
-  // clients, and the log has the cause.
+  // true, which is asked often, and without a lock. Null: the workers were not ready, and the adapter may be
+  // asked for again, after others. NotFound: no such name; Cancelled: no longer wanted; DataLoss: the files
+  // have changed, have gone or cannot be read; Unavailable: the workers were not ready for too long. Errors
+  // are for clients, and the log has the cause.
   absl::StatusOr<Adapter> Bring(const std::string& name, const std::function<bool()>& wanted);
   // `count` more, or fewer, requests wait for Bring.
   void NoteWaiting(const std::string& name, int32_t count);
@@ -89,20 +91,23 @@ class AdapterRegistry {
   struct Known {
     std::string path;
     std::string fingerprint;
-    std::string salt;      // of this load
-    Adapter adapter;       // null: the workers have forgotten the adapter, or are about to
-    int64_t last_use = 0;  // larger: later
+    std::string salt;  // of this load
+    Adapter adapter;   // null: the workers have forgotten the adapter, or are about to
+    std::shared_ptr<const std::atomic<bool>> dropped;  // of `adapter`, as HeldAdapter has it
+    int64_t last_use = 0;                              // larger: later
     int32_t num_waiting = 0;
-    absl::Status error;  // of the last Bring, until retry_at
+    MonotonicTime give_up = absl::InfiniteDuration();  // set while the workers are not ready
+    absl::Status error;                                // of the last Bring, until retry_at
     MonotonicTime retry_at;
+
+    bool is_dropped() const { return adapter != nullptr && dropped->load(); }
   };
   // An adapter that the workers hold. `unused` stops when no request and nobody else has the adapter any
   // more.
   struct Held {
     HeldAdapter adapter;
     std::shared_ptr<StopSignal> unused;
-    bool lost =
-        false;  // a worker that came after a loss could not read the adapter; the place waits for `unused`
+    std::weak_ptr<const RequestAdapter> shared;
   };
 
   // For the call that holds call_mu_:
@@ -114,19 +119,26 @@ class AdapterRegistry {
   // free.
   int32_t MakeRoom(std::shared_ptr<StopSignal>* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   void ForgetOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  void ForgetDropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   int32_t FreeSlot() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   // Has the workers hold one more adapter, and returns it. `known` gets its fingerprint and its adapter.
   absl::Status Read(const std::string& name, int32_t slot, Known* known)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
-  // Tells the workers what is held, and `added`. Forgets adapters that the workers do not hold any more.
+  // The adapter of that load, if open requests keep its place and nobody else waits for a place. `known` gets
+  // the adapter.
+  bool Restore(const std::string& name, Known* known) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  // Tells the workers what is held, and `added`.
   absl::StatusOr<TransitionReport> Tell(const Held* added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
-  void Forget(const HeldAdapter& adapter);
   absl::StatusOr<Adapter> TryToBring(const std::string& name, std::shared_ptr<StopSignal>* leaving);
-  // What clients are told after a failed Bring; another one is tried after a while.
-  absl::Status NoteFailure(const std::string& name, const absl::Status& cause);
+  // The workers were not ready to read the adapter. False: for too long.
+  bool MayRetry(const std::string& name);
+  // What clients are told after a failed Bring; another one is tried after a while. `of_workers`: the files
+  // are not at fault.
+  absl::Status NoteFailure(const std::string& name, const absl::Status& cause, bool of_workers);
 
   const std::shared_ptr<Engine> engine_;
   const AdapterRegistryOptions options_;
+  std::atomic<int32_t> num_loads_{0};  // under way
   absl::Mutex call_mu_;
   std::vector<Held> held_ ABSL_GUARDED_BY(call_mu_);  // by the workers
   mutable absl::Mutex mu_ ABSL_ACQUIRED_AFTER(call_mu_);

@@ -22,18 +22,29 @@ bool AdapterWaits::Awaits(const std::string& name) const {
                      [&](const Requests& group) { return group.front().adapter_name == name; });
 }
 
-std::vector<AdapterWaits::Requests> AdapterWaits::Take(const std::string& name) {
-  std::vector<Requests> taken;
+void AdapterWaits::PutLast(const std::string& name) {
+  std::list<Requests> others;
   for (auto group = groups_.begin(); group != groups_.end();) {
-    if (group->front().adapter_name != name) {
-      ++group;
-      continue;
-    }
-    for (const EngineRequest& request : *group) room_.Remove(request, /*was_scheduled=*/false);
-    taken.push_back(std::move(*group));
-    group = groups_.erase(group);
+    const auto next = std::next(group);
+    if (group->front().adapter_name != name) others.splice(others.end(), groups_, group);
+    group = next;
   }
+  groups_.splice(groups_.begin(), others);
+}
+
+AdapterWaits::Requests AdapterWaits::TakeFirst(const std::string& name) {
+  const auto first = std::find_if(groups_.begin(), groups_.end(),
+                                  [&](const Requests& group) { return group.front().adapter_name == name; });
+  if (first == groups_.end()) return {};
+  Requests taken = std::move(*first);
+  groups_.erase(first);
+  for (const EngineRequest& request : taken) room_.Remove(request, /*was_scheduled=*/false);
   return taken;
+}
+
+void AdapterWaits::AddFirst(Requests requests) {
+  for (const EngineRequest& request : requests) room_.Add(request);
+  groups_.push_front(std::move(requests));
 }
 
 template <typename Predicate>
@@ -58,6 +69,14 @@ std::optional<EngineRequest> AdapterWaits::Remove(const std::string& id) {
   if (!room_.is_live(id)) return std::nullopt;
   Requests removed = TakeIf([&](const EngineRequest& request) { return request.id == id; });
   return std::move(removed.front());
+}
+
+MonotonicTime AdapterWaits::NextExpiry() const {
+  MonotonicTime next = absl::InfiniteDuration();
+  for (const Requests& group : groups_) {
+    for (const EngineRequest& request : group) next = std::min(next, ExpiresAt(request, false));
+  }
+  return next;
 }
 
 AdapterWaits::Requests AdapterWaits::TakeExpired(MonotonicTime now) {

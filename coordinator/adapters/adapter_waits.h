@@ -1,7 +1,7 @@
 #pragma once
 // Requests that wait until the workers have read the requests' adapters, in the order of their arrival,
-// within the bounds of a queue. Requests that were submitted together stay together. A value; its owner
-// guards it.
+// within the bounds of a queue. The owner may put the requests of one adapter behind all others. Requests
+// that were submitted together stay together. A value; its owner guards it.
 
 #include <cstdint>
 #include <list>
@@ -28,9 +28,17 @@ class AdapterWaits {
   // Of the requests that have waited for the longest time; empty: none wait.
   std::string FirstName() const { return groups_.empty() ? "" : groups_.front().front().adapter_name; }
   bool Awaits(const std::string& name) const;
-  std::vector<Requests> Take(const std::string& name);
+  // The requests for the adapter wait behind all others.
+  void PutLast(const std::string& name);
+  // The requests that were submitted together, and have waited for the adapter for the longest time; empty:
+  // none wait.
+  Requests TakeFirst(const std::string& name);
+  // Requests that were taken wait again, before all others.
+  void AddFirst(Requests requests);
   // The request of that id, which waits no longer; not set: it does not wait here.
   std::optional<EngineRequest> Remove(const std::string& id);
+  // Infinite: none of the requests expires.
+  MonotonicTime NextExpiry() const;
   Requests TakeExpired(MonotonicTime now);
   Requests TakeAll();
 

@@ -217,7 +217,7 @@ absl::Status EngineLoop::CarryOut(const ResetPrefixCacheRequest& request) {
 }
 
 absl::StatusOr<TransitionReport> EngineLoop::CarryOut(const SetAdaptersRequest& request) {
-  return RunCommand(std::make_shared<SetAdaptersCommand>(request.adapters));
+  return RunCommand(std::make_shared<SetAdaptersCommand>(request));
 }
 
 absl::Status EngineLoop::CarryOut(const RollRequest& /*request*/) {

@@ -68,6 +68,13 @@ void GroupHoldings::NoteMappedBlocks(int32_t num_blocks) {
   mapped_blocks_ = num_blocks;
 }
 
+void GroupHoldings::RestoreAdapters(std::vector<HeldAdapter> adapters) {
+  for (const HeldAdapter& adapter : adapters_) {
+    if (adapter.dropped != nullptr && !HasId(adapters, adapter.id)) adapter.dropped->store(true);
+  }
+  adapters_ = std::move(adapters);
+}
+
 void GroupHoldings::Restore(Residency residency, Weights weights) {
   residency_ = std::move(residency);
   weights_ = std::move(weights);

@@ -163,12 +163,16 @@ struct ResetPrefixCacheRequest {
 
 // Every rank holds exactly these adapters afterwards (proto/worker.proto, SetAdapters); a slot keeps its
 // adapter where the id stays. No request may have an adapter that goes. The report has the adapters'
-// fingerprints. An error names the adapter, and the tensor or the key; then the ranks hold what they held
-// before. DataLoss: the files of an adapter are not those of HeldAdapter::fingerprint, or differ among ranks.
+// fingerprints. An error names the adapter, and the tensor or the key; then the ranks hold the adapters of
+// the request that they held before. DataLoss: the files of an adapter are not those of
+// HeldAdapter::fingerprint, or differ among ranks.
 struct SetAdaptersRequest {
   using Result = absl::StatusOr<TransitionReport>;
 
   std::vector<HeldAdapter> adapters;
+  // Where the engine has failed, the workers that revive it are to hold the adapters; the fingerprints are
+  // set.
+  bool by_next_workers = false;
 };
 
 // Starts new workers for an engine, or for replicas of an engine, that failed because workers were lost, in

@@ -58,10 +58,11 @@ class Executor {
   // blocks, whether the cache is resident or sleeps. Otherwise as SleepAsync and WakeUpAsync. `num_before`:
   // how many blocks have memory now. The report for `done` has each rank's resident bytes of the cache.
   virtual void ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, LifecycleDone done) = 0;
-  // Afterwards every rank holds exactly these adapters, also while memory sleeps. `before`: the adapters that
-  // the ranks hold now, and hold again after an error. Otherwise as ResizeKvCacheAsync; the report is empty.
+  // Afterwards every rank holds exactly these adapters, also while memory sleeps. `kept`: the adapters among
+  // these that the ranks hold now; after an error the ranks hold exactly `kept`. Otherwise as
+  // ResizeKvCacheAsync; the report has the adapters' fingerprints alone.
   virtual void SetAdaptersAsync(const std::vector<HeldAdapter>& adapters,
-                                const std::vector<HeldAdapter>& before, LifecycleDone done) = 0;
+                                const std::vector<HeldAdapter>& kept, LifecycleDone done) = 0;
   // Whether the last sleep or wake-up was committed when the group was lost: then the transition has
   // happened, and Recover has to bring all ranks to its end. Known once the failure is known. Thread safe.
   virtual bool committed() const = 0;

@@ -364,11 +364,12 @@ absl::StatusOr<TransitionReport> GroupEpoch::SetAdaptersOnAll(const std::vector<
 }
 
 absl::StatusOr<TransitionReport> GroupEpoch::SetAdapters(const std::vector<HeldAdapter>& adapters,
-                                                         const std::vector<HeldAdapter>& before) {
+                                                         const std::vector<HeldAdapter>& kept) {
   absl::StatusOr<TransitionReport> set = SetAdaptersOnAll(adapters);
   if (set.ok() || !latch_.status().ok()) return set;
-  // Ranks read no adapter that they hold.
-  if (const absl::Status undone = SetAdaptersOnAll(before).status(); !undone.ok()) {
+  // Ranks read nothing, since every rank holds `kept` in any case. An adapter that was to go stays gone: its
+  // files may be others by now.
+  if (const absl::Status undone = SetAdaptersOnAll(kept).status(); !undone.ok()) {
     latch_.Fail(absl::UnavailableError(absl::StrCat("the ranks may hold different adapters (",
                                                     set.status().message(), "): ", undone.message())));
   }

@@ -76,7 +76,7 @@ class GroupEpoch {
   absl::StatusOr<TransitionReport> ResizeKvCache(int32_t num_blocks, int32_t num_before);
   // As Executor::SetAdaptersAsync; blocks. A rank that does not confirm that a failed call is undone is lost.
   absl::StatusOr<TransitionReport> SetAdapters(const std::vector<HeldAdapter>& adapters,
-                                               const std::vector<HeldAdapter>& before);
+                                               const std::vector<HeldAdapter>& kept);
   // The same on ranks that may hold any adapters; nothing is undone. The report has the fingerprints alone.
   absl::StatusOr<TransitionReport> SetAdaptersOnAll(const std::vector<HeldAdapter>& adapters);
   // Brings every rank to `num_blocks` whose snapshot has a different number.

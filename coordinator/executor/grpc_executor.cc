@@ -97,10 +97,9 @@ void GrpcExecutor::ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, Li
 }
 
 void GrpcExecutor::SetAdaptersAsync(const std::vector<HeldAdapter>& adapters,
-                                    const std::vector<HeldAdapter>& before, LifecycleDone done) {
+                                    const std::vector<HeldAdapter>& kept, LifecycleDone done) {
   RunLifecycle<absl::StatusOr<TransitionReport>>(
-      [adapters, before](GroupEpoch* epoch) { return epoch->SetAdapters(adapters, before); },
-      std::move(done));
+      [adapters, kept](GroupEpoch* epoch) { return epoch->SetAdapters(adapters, kept); }, std::move(done));
 }
 
 void GrpcExecutor::ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) {

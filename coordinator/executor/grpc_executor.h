@@ -60,7 +60,7 @@ class GrpcExecutor : public Executor {
   absl::StatusOr<std::vector<RankNeed>> PlanWakeUp(const std::vector<std::string>& tags) override {
     return epoch()->PlanWakeUp(tags);
   }
-  void SetAdaptersAsync(const std::vector<HeldAdapter>& adapters, const std::vector<HeldAdapter>& before,
+  void SetAdaptersAsync(const std::vector<HeldAdapter>& adapters, const std::vector<HeldAdapter>& kept,
                         LifecycleDone done) override;
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override;
   void BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,

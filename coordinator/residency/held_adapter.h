@@ -1,8 +1,12 @@
 #pragma once
-// An adapter (LoRA) that every rank of a group holds. Plain data.
+// An adapter (LoRA) that every rank of a group holds. Plain data, but for `dropped`.
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace somnus {
 
@@ -17,8 +21,15 @@ struct HeldAdapter {
   // Of the files that were loaded; another fingerprint is an error. Empty: the files are read for the first
   // time.
   std::string fingerprint;
+  // Becomes true once a worker that came after a loss could not read the adapter, which its group does not
+  // hold any more. Null: nobody asks.
+  std::shared_ptr<std::atomic<bool>> dropped;
 
   bool operator==(const HeldAdapter&) const = default;
 };
+
+inline bool HasId(const std::vector<HeldAdapter>& adapters, uint64_t id) {
+  return std::any_of(adapters.begin(), adapters.end(), [id](const HeldAdapter& one) { return one.id == id; });
+}
 
 }  // namespace somnus

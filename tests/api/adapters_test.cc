@@ -24,7 +24,7 @@ class AdaptersApiTest : public ApiServerTest {
     adapters_ = std::make_shared<AdapterRegistry>(
         engine_, AdapterRegistryOptions{.max_adapters = 2, .unload_timeout = absl::ZeroDuration()});
     model.adapters = adapters_;
-    model.engine = std::make_shared<AdapterEngine>(engine_, adapters_, QueueLimits());
+    model.engine = std::make_shared<AdapterEngine>(engine_, adapters_, QueueLimits(), /*observer=*/nullptr);
     server_->SetModel(std::move(model));
   }
   HttpReply Load(const std::string& body) { return Admin("POST", "/v1/load_lora_adapter", body); }

@@ -152,9 +152,10 @@ class Lora(unittest.TestCase):
     def test_adapters_that_the_workers_have_forgotten(self):
         """One copy in host memory: requests by turns, after a kill and a sleep, too. Files that are others by then are an error of
         their requests alone."""
-        moving = os.path.join(root, "moving")
+        moving, resting = os.path.join(root, "moving"), os.path.join(root, "resting")
         shutil.copytree(poet, moving)
-        self.start(f"--lora-modules=poet={moving}", f"--lora-modules=other={other}", "--max-loras=1", "--max-cpu-loras=1")
+        shutil.copytree(other, resting)
+        self.start(f"--lora-modules=poet={moving}", f"--lora-modules=other={resting}", "--max-loras=1", "--max-cpu-loras=1")
         names = ("poet", "other", self.cluster.name)
         alone = {name: self.answer(name) for name in names}
         self.assert_merged(alone["poet"])
@@ -172,17 +173,34 @@ class Lora(unittest.TestCase):
         self.assertGreater(self.cluster.metric("somnus:adapter_reads_total"), 2)
 
         self.answer("other")
-        with open(os.path.join(moving, "adapter_config.json"), "a", encoding="utf-8") as file:
-            file.write("\n")
+        recoveries = self.cluster.status()["num_recoveries"]
+        for path in (moving, resting):
+            with open(os.path.join(path, "adapter_config.json"), "a", encoding="utf-8") as file:
+                file.write("\n")
         reply = self.ask("poet")
         self.assertEqual(reply.status, 500, reply.text)
         self.assertIn("files have changed", reply.text)
         self.assertNotIn(moving, reply.text)
+        self.assertIn("files have changed", self.ask("other").text)
+        self.assertEqual(self.cluster.status()["num_recoveries"], recoveries, "nobody needs the adapter that made room")
+        self.assertEqual(self.load("other", other, load_inplace=True).status, 200)
         self.assertEqual(self.answer("other"), alone["other"])
+        os.remove(os.path.join(moving, "adapter_model.safetensors"))
+        os.symlink("nowhere", os.path.join(moving, "adapter_model.safetensors"))
+        wait_until(lambda: "unreadable" in self.ask("poet").text, 30, "another try")
         shutil.rmtree(moving)
         wait_until(lambda: "files have gone" in self.ask("poet").text, 30, "another try")
-        self.assertEqual(self.load("poet", poet, load_inplace=True).status, 200)
-        self.assertEqual({name: self.answer(name) for name in names}, alone)
+        shutil.copytree(poet, moving)
+        self.assertEqual(self.load("poet", moving, load_inplace=True).status, 200)
+        self.assertEqual({name: self.answer(name) for name in ("other", self.cluster.name, "poet")}, alone)
+        with open(os.path.join(moving, "adapter_config.json"), "a", encoding="utf-8") as file:
+            file.write("\n")
+        os.kill(self.cluster.worker_pids()[0], signal.SIGKILL)
+        self.assertEqual(self.answer(self.cluster.name), alone[self.cluster.name])
+        reply = self.ask("poet")
+        self.assertEqual(reply.status, 500, "the new worker could not have it: " + reply.text)
+        self.assertIn("files have changed", reply.text)
+        self.assertEqual(self.answer("other"), alone["other"])
 
     def test_replicas(self):
         self.start(f"--lora-modules=poet={poet}", "--data-parallel-size=2", "--max-loras=1", "--max-cpu-loras=1", workers=1)

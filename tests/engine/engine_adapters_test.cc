@@ -33,7 +33,7 @@ class EngineAdaptersTest : public ::testing::Test {
         std::make_shared<AdapterRegistry>(loop_, AdapterRegistryOptions{.max_adapters = max_adapters,
                                                                         .unload_timeout = unload_timeout,
                                                                         .failed_for = absl::Minutes(1)});
-    engine_ = std::make_unique<AdapterEngine>(loop_, registry_, limits);
+    engine_ = std::make_unique<AdapterEngine>(loop_, registry_, limits, &observer_);
   }
   absl::Status Load(const std::string& name, bool in_place = false) {
     return registry_->Load(name, "/" + name, in_place);
@@ -83,6 +83,7 @@ class EngineAdaptersTest : public ::testing::Test {
   FakeExecutor executor_;
   std::shared_ptr<EngineLoop> loop_;
   std::shared_ptr<AdapterRegistry> registry_;
+  RecordingObserver observer_;  // of the requests that end before they are in the loop
   std::unique_ptr<AdapterEngine> engine_;
   absl::Status submitted_;
   int num_asked_ = 0;
@@ -242,6 +243,75 @@ TEST_F(EngineAdaptersTest, FilesThatHaveChangedOrGoneAreAnErrorOfTheirRequestsAl
       << "no path for clients";
 }
 
+TEST_F(EngineAdaptersTest, AForgottenAdapterThatIsStillHeldComesBackOnceNobodyWaitsForItsPlace) {
+  Begin(1);
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  const size_t num_calls = executor_.lifecycle_calls().size();
+  const Ticket first = AskPaused("lawyer"), left = Ask("poet", "left");
+  while (Names() != "lawyer? poet? ") absl::SleepFor(absl::Milliseconds(1));
+  const Ticket second = Ask("lawyer");
+  engine_->Abort("left");
+  ASSERT_TRUE(left.sink->Wait());
+  while (Names() != "lawyer poet? ") absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_FALSE(first.sink->done());
+  ASSERT_TRUE(engine_->Resume().ok());
+  for (const Ticket* ticket : {&first, &second}) ExpectAnswer(*ticket);
+  EXPECT_EQ(executor_.lifecycle_calls().size(), num_calls) << "nothing is read";
+}
+
+TEST_F(EngineAdaptersTest, AnEngineWithoutRoomGetsWaitingRequestsLater) {
+  Begin(1);
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  ASSERT_TRUE(engine_->Pause({}).ok());
+  const auto max_num_waiting = options_.queue.max_num_waiting;
+  std::vector<Ticket> tickets;
+  for (int32_t i = 0; i < max_num_waiting; ++i) tickets.push_back(Ask(""));
+  const Ticket aborted = Ask("poet", "aborted");
+  for (int i = 0; i < 2; ++i) tickets.push_back(Ask("poet"));
+  while (Names() != "lawyer? poet ") absl::SleepFor(absl::Milliseconds(1));
+  engine_->Abort("aborted");
+  ASSERT_TRUE(aborted.sink->Wait());
+  EXPECT_EQ(aborted.sink->reason(), FinishReason::kAbort);
+  AwaitWaiting(max_num_waiting + 2);
+  ASSERT_TRUE(engine_->Resume().ok());
+  for (const Ticket& ticket : tickets) ExpectAnswer(ticket);
+}
+
+TEST_F(EngineAdaptersTest, EveryErrorOfFilesIsAnAnswerAtOnce) {
+  Begin(1);
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  executor_.FailNextLifecycleCall(absl::FailedPreconditionError("rank 0: cannot open it: permission denied"));
+  const size_t num_calls = executor_.lifecycle_calls().size();
+  ExpectError(Ask("poet"), absl::StatusCode::kDataLoss, "unreadable");
+  EXPECT_EQ(executor_.lifecycle_calls().size(), num_calls + 1) << "the workers do not try again";
+}
+
+TEST_F(EngineAdaptersTest, AnAdapterThatWorkersAreNotReadyForHoldsUpNoOther) {
+  Begin(1);
+  for (const char* name : {"poet", "lawyer", "third"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  executor_.HoldLifecycle(true);
+  const Ticket slow = Ask("poet"), other = Ask("lawyer");
+  while (LastCall() != "adapters 1=poet") absl::SleepFor(absl::Milliseconds(1));
+  executor_.FailNextLifecycleCall(absl::DeadlineExceededError("rank 0: not yet"));
+  executor_.HoldLifecycle(false);
+  ExpectAnswer(other);
+  ExpectAnswer(slow);
+  const std::vector<std::string> calls = executor_.lifecycle_calls();
+  EXPECT_THAT(std::vector<std::string>(calls.end() - 3, calls.end()),
+              testing::ElementsAre("adapters 1=poet", "adapters 1=lawyer", "adapters 1=poet"));
+}
+
+TEST_F(EngineAdaptersTest, TwoAdaptersWhoseFilesHaveChangedCostNoRecovery) {
+  Begin(1);
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  for (const char* path : {"/poet", "/lawyer"}) executor_.ChangeAdapterFiles(path);
+  ExpectError(Ask("poet"), absl::StatusCode::kDataLoss, "files have changed");
+  ExpectAnswer(Ask("", "base"));
+  EXPECT_THAT(executor_.recoveries(), testing::IsEmpty()) << "nobody needs the adapter that made room";
+  ExpectError(Ask("lawyer"), absl::StatusCode::kDataLoss, "files have changed");
+  EXPECT_THAT(executor_.recoveries(), testing::IsEmpty());
+}
+
 TEST_F(EngineAdaptersTest, AnAdapterThatANewWorkerCannotReadHoldsUpNoOther) {
   Begin(3);
   ASSERT_EQ(Load("poet"), absl::OkStatus());
@@ -253,10 +323,13 @@ TEST_F(EngineAdaptersTest, AnAdapterThatANewWorkerCannotReadHoldsUpNoOther) {
   executor_.SetRecovered(recovered);
   executor_.Lose(absl::UnavailableError("rank 1 is gone"));
   ExpectAnswer(Ask("", "after"));
-  ASSERT_EQ(Load("third"), absl::OkStatus());
-  EXPECT_EQ(LastCall(), "adapters 2=lawyer 3=third");
-  EXPECT_EQ(Names(), "lawyer poet? third ");
+  EXPECT_EQ(Names(), "lawyer poet? ");
   ExpectError(Ask("poet"), absl::StatusCode::kDataLoss, "files have changed");
+  ASSERT_EQ(Load("third"), absl::OkStatus());
+  EXPECT_EQ(LastCall(), "adapters 2=lawyer 1=third");
+  EXPECT_EQ(Names(), "lawyer poet? third ");
+  Ask("poet");
+  EXPECT_TRUE(absl::IsDataLoss(submitted_)) << submitted_;
   ExpectAnswer(Ask("lawyer"));
 }
 
@@ -277,6 +350,8 @@ TEST_F(EngineAdaptersTest, WaitsEndByAbortDeadlineAndUnload) {
   ExpectError(late, absl::StatusCode::kDeadlineExceeded, "deadline");
   ASSERT_EQ(registry_->Unload("poet"), absl::OkStatus());
   ExpectError(last, absl::StatusCode::kNotFound, "no longer served");
+  EXPECT_THAT(observer_.finished(), testing::UnorderedElementsAre("aborted", "late", "last"))
+      << "for metrics";
   ASSERT_TRUE(engine_->Resume().ok());
   ExpectAnswer(first);
   ExpectAnswer(Ask("lawyer", "again"));
@@ -292,6 +367,37 @@ TEST_F(EngineAdaptersTest, ALossWhileAnAdapterIsReadAgainCostsNoRequest) {
   executor_.Lose(absl::UnavailableError("rank 0 is gone"));
   executor_.HoldLifecycle(false);
   ExpectAnswer(ticket);
+}
+
+TEST_F(EngineAdaptersTest, WaitsEndWhileTheWorkersRead) {
+  Begin(1);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  executor_.HoldLifecycle(true);
+  const Ticket aborted = Ask("poet", "aborted"), patient = Ask("poet");
+  while (LastCall() != "adapters 1=poet") absl::SleepFor(absl::Milliseconds(1));
+  Ticket late = MakeTicket("late", 5, 3);
+  late.request.adapter_name = "poet";
+  late.request.deadline = MonotonicNow() + absl::Milliseconds(50);
+  ASSERT_TRUE(engine_->Submit(late.request).ok());
+  engine_->Abort("aborted");
+  ASSERT_TRUE(aborted.sink->Wait());
+  EXPECT_EQ(aborted.sink->reason(), FinishReason::kAbort);
+  ExpectError(late, absl::StatusCode::kDeadlineExceeded, "deadline");
+  executor_.HoldLifecycle(false);
+  ExpectAnswer(patient);
+}
+
+TEST_F(EngineAdaptersTest, AnEndDoesNotWaitForWorkersThatRead) {
+  Begin(1);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  executor_.HoldLifecycle(true);
+  const Ticket ticket = Ask("poet");
+  while (LastCall() != "adapters 1=poet") absl::SleepFor(absl::Milliseconds(1));
+  engine_->DrainAndStop(absl::ZeroDuration());
+  ExpectError(ticket, absl::StatusCode::kUnavailable, "");
+  executor_.HoldLifecycle(false);
 }
 
 TEST_F(EngineAdaptersTest, WaitsAreBoundedAndEndWithTheEngine) {

@@ -221,12 +221,15 @@ class FakeExecutor : public Executor {
                 done(EndResize(num_blocks, epoch));
               });
   }
-  void SetAdaptersAsync(const std::vector<HeldAdapter>& adapters, const std::vector<HeldAdapter>& /*before*/,
+  void SetAdaptersAsync(const std::vector<HeldAdapter>& adapters, const std::vector<HeldAdapter>& kept,
                         LifecycleDone done) override {
     std::string call = "adapters";
     for (const HeldAdapter& adapter : adapters) absl::StrAppend(&call, " ", adapter.slot, "=", adapter.name);
-    RunOrHold(call, [this, adapters, epoch = group_epoch(), done = std::move(done)] {
-      done(EndAdapters(adapters, epoch));
+    RunOrHold(call, [this, adapters, kept, epoch = group_epoch(), done = std::move(done)] {
+      const absl::StatusOr<TransitionReport> report = EndAdapters(adapters, epoch);
+      if (!report.ok() && Health().ok() && !EndAdapters(kept, epoch).ok())
+        Lose(absl::UnavailableError("the adapters are not those of before"));
+      done(report);
     });
   }
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override {
@@ -356,19 +359,23 @@ class FakeExecutor : public Executor {
   }
   inline static const TagBytes kTagBytes = {{"kv_cache", 100}, {"weights", 200}, {"workspace", 300}};
 
+  // As a rank, and as the executor that compares: adapters that go are dropped before the files are compared.
   absl::StatusOr<TransitionReport> EndAdapters(const std::vector<HeldAdapter>& adapters, int64_t epoch) {
     absl::MutexLock lock(&mu_);
     if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
     TransitionReport report;
+    absl::Status compared;
     for (const HeldAdapter& adapter : adapters) {
       const auto held = adapter_files_.find(adapter.id);
       std::string& files = report.adapters[adapter.id];
       files = held != adapter_files_.end() ? held->second
                                            : absl::StrCat(adapter.path, " ", file_changes_[adapter.path]);
       if (!adapter.fingerprint.empty() && adapter.fingerprint != files)
-        return absl::DataLossError(absl::StrCat("adapter '", adapter.name, "': the files have changed"));
+        compared.Update(
+            absl::DataLossError(absl::StrCat("adapter '", adapter.name, "': the files have changed")));
     }
     adapter_files_ = report.adapters;
+    if (!compared.ok()) return compared;
     return report;
   }
   void RunOrHold(const std::string& name, std::function<void()> call) {

@@ -1,7 +1,6 @@
 #pragma once
 // SetAdaptersRequest: which adapters the ranks hold. Between two steps, or while memory sleeps.
 
-#include <utility>
 #include <vector>
 
 #include "coordinator/engine/lifecycle_command.h"
@@ -11,7 +10,8 @@ namespace somnus {
 
 class SetAdaptersCommand : public LifecycleCommand {
  public:
-  explicit SetAdaptersCommand(std::vector<HeldAdapter> adapters) : adapters_(std::move(adapters)) {}
+  explicit SetAdaptersCommand(const SetAdaptersRequest& request)
+      : adapters_(request.adapters), by_next_workers_(request.by_next_workers) {}
 
   const char* Name() const override { return "a change of the adapters"; }
   void Start(LoopAccess* loop) override;
@@ -19,6 +19,8 @@ class SetAdaptersCommand : public LifecycleCommand {
 
  private:
   std::vector<HeldAdapter> adapters_;
+  const bool by_next_workers_;
+  std::vector<HeldAdapter> kept_;  // that the ranks hold before and afterwards
 };
 
 }  // namespace somnus

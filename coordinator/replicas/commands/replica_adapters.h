@@ -1,10 +1,16 @@
 #pragma once
-// The adapters that all replicas hold (SetAdaptersRequest). Where a replica cannot load an adapter, the other
-// replicas get back what they held.
+// The adapters that all replicas hold (SetAdaptersRequest). Where a replica cannot load an adapter, or reads
+// other files than another replica, all replicas hold the adapters of the request that they held before. A
+// replica that has failed gets the adapters with its next workers.
 
+#include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "coordinator/engine/lifecycle_requests.h"
 #include "coordinator/replicas/commands/replica_command.h"
 
@@ -12,13 +18,12 @@ namespace somnus {
 
 class ReplicaAdapters : public ReplicaCommand {
  public:
-  // `held`: the adapters of all replicas; borrowed, and changed by a Run that succeeds.
+  // `held`: the adapters of all replicas; borrowed, and changed by Run.
   ReplicaAdapters(const SetParts& parts, const SetAdaptersRequest& request, std::vector<HeldAdapter>* held)
       : ReplicaCommand(parts, "a change of the adapters", /*ends_waits=*/false),
         request_(request),
         held_(*held) {}
 
-  // FailedPrecondition: a replica has failed, and would come back without the adapters.
   absl::StatusOr<TransitionReport> Run();
 
  private:
@@ -26,8 +31,14 @@ class ReplicaAdapters : public ReplicaCommand {
   bool Undoes(size_t /*replica*/) const override { return true; }
   absl::StatusOr<TransitionReport> UndoAt(EngineLoop* loop, size_t replica) override;
 
+  // DataLoss: another replica has read other files.
+  absl::Status Compare(const TransitionReport& report, size_t replica);
+
   const SetAdaptersRequest request_;
   std::vector<HeldAdapter>& held_;
+  std::vector<HeldAdapter> kept_;  // of the request, that the replicas hold before
+  absl::Mutex mu_;
+  std::map<uint64_t, std::string> fingerprints_ ABSL_GUARDED_BY(mu_);  // by the first replica that has read
 };
 
 }  // namespace somnus
