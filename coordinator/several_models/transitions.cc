@@ -97,15 +97,22 @@ absl::StatusOr<TransitionReport> Transitions::Call(ModelRecord* model, const Res
   return absl::InternalError("no such action");
 }
 
+MonotonicTime Transitions::WaitingSince(const ModelRecord& model) {
+  absl::MutexLock lock(&models_.mu);
+  return model.waiting_since;
+}
+
 void Transitions::CarryOut(ModelRecord* model, const ResidencyDecision& decision, int64_t id) {
   const MonotonicTime begin = models_.now();
+  // The requests may be answered before the end of the call is noted.
+  const MonotonicTime waiting_since = WaitingSince(*model);
   const absl::StatusOr<TransitionReport> report = Call(model, decision);
   absl::Status given_up;
   {
     absl::MutexLock lock(&models_.mu);
     const absl::Duration time = models_.now() - begin;
     if (decision.action == ResidencyAction::kWake) {
-      given_up = NoteWakeUp(model, report, time);
+      given_up = NoteWakeUp(model, report, time, std::min(waiting_since, model->waiting_since));
     } else {
       // The time of a drain is spent by requests, and a release moves only a part of the memory.
       const bool is_measured =
@@ -125,7 +132,7 @@ void Transitions::Prefetch(ModelRecord* model) {
 }
 
 absl::Status Transitions::NoteWakeUp(ModelRecord* model, const absl::StatusOr<TransitionReport>& report,
-                                     absl::Duration time) {
+                                     absl::Duration time, MonotonicTime waiting_since) {
   ModelTransition& transition = model->transition;
   const std::optional<OperatorWake>& carried = transition.carried;
   const bool in_part = carried.has_value() && !carried->call.tags.empty();
@@ -135,8 +142,8 @@ absl::Status Transitions::NoteWakeUp(ModelRecord* model, const absl::StatusOr<Tr
   transition.awake_since = models_.now();
   transition.retries.NoteWoken();
   transition.stay_told = false;
-  if (model->options.on_switch && !in_part && model->waiting_since < transition.awake_since) {
-    const absl::Duration waited = transition.awake_since - model->waiting_since;
+  if (model->options.on_switch && !in_part && waiting_since < transition.awake_since) {
+    const absl::Duration waited = transition.awake_since - waiting_since;
     const absl::Duration wake_up = std::min(time, waited);
     model->options.on_switch({.room = waited - wake_up, .wake_up = wake_up});
   }

@@ -43,9 +43,12 @@ class Transitions {
       ABSL_LOCKS_EXCLUDED(models_.mu);
   absl::StatusOr<TransitionReport> CallWakeUp(ModelRecord* model) ABSL_LOCKS_EXCLUDED(models_.mu);
   void Prefetch(ModelRecord* model) ABSL_LOCKS_EXCLUDED(models_.mu);
-  // Returns the error that ends the requests which wait for the model; ok: the requests go on or wait.
+  MonotonicTime WaitingSince(const ModelRecord& model) ABSL_LOCKS_EXCLUDED(models_.mu);
+  // `waiting_since`: of the first request that the model wakes for; in the future: of none. Returns the error
+  // that ends the requests which wait for the model; ok: the requests go on or wait.
   absl::Status NoteWakeUp(ModelRecord* model, const absl::StatusOr<TransitionReport>& report,
-                          absl::Duration time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
+                          absl::Duration time, MonotonicTime waiting_since)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
   absl::Status NoteFailedWakeUp(ModelRecord* model, const absl::Status& error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
 
