@@ -37,7 +37,7 @@ absl::Status CheckAddresses(int64_t needed) {
                    " beside its models: raise the limit (ulimit -v, LimitAS)"));
 }
 
-// Only threads of this process take its addresses.
+// With a limit of addresses, workers' threads cannot be tried here: each worker has addresses of its own.
 bool BoundsAddresses() {
   rlimit limit = {};
   return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;

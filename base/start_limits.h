@@ -11,7 +11,7 @@ namespace somnus {
 struct StartNeeds {
   int64_t descriptors = 0;    // the least limit (ulimit -n)
   int threads = 0;            // at once
-  int worker_threads = 0;     // likewise, of processes that this one starts, which share its limit
+  int worker_threads = 0;     // at once, in processes that this process starts under the same limit
   int64_t address_bytes = 0;  // the least limit (ulimit -v)
 };
 

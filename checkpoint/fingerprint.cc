@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/check.h"
+#include "base/sha256.h"
 #include "base/status_macros.h"
 #include "checkpoint/gguf/gguf_config.h"
 #include "checkpoint/gguf/gguf_file.h"
@@ -19,7 +20,6 @@
 #include "checkpoint/gguf/gguf_tensors.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors_directory.h"
-#include "checkpoint/sha256.h"
 #include "checkpoint/tensor_table.h"
 
 namespace somnus {

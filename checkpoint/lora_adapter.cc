@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/sha256.h"
 #include "base/status_macros.h"
 #include "checkpoint/canonical_tensors.h"
 #include "checkpoint/dequantize.h"
@@ -16,7 +17,6 @@
 #include "checkpoint/lora_config.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/sha256.h"
 #include "checkpoint/tensor_table.h"
 
 namespace somnus {

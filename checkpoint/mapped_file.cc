@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
   std::string name = BaseName(path);
   // O_NONBLOCK: a FIFO without a writer must not hang us; the flag has no effect on regular files.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  // Not NotFound: whoever can do without the file would go on without it, and a hub's cache is full of links.
+  // Not NotFound: a caller that can do without the file would pass over the broken link.
   if (fd < 0 && errno == ENOENT && IsLink(path)) {
     return absl::FailedPreconditionError(
         absl::StrCat(name, ": a link to a file that is not there (is the download complete?)"));

@@ -1,8 +1,8 @@
 #pragma once
 // A key of rank_pattern and alpha_pattern in a LoRA adapter's adapter_config.json, which says for which
 // modules an entry is. PEFT matches a key as Python's re.match(r"(.*\.)?(KEY)$", module): a key that is a
-// name stands for all modules whose names end with it from a "." on, and any key may be a regular expression.
-// PCRE2 matches these, within limits. Immutable after Compile; thread safe.
+// name stands for all modules whose names end with the key behind a ".", and any key may be a regular
+// expression. PCRE2 matches the expressions, within limits. Immutable after Compile; thread safe.
 
 #include <memory>
 #include <string>

@@ -116,7 +116,8 @@ struct TokenizerData {
   bool add_bos_token = false;
   // Tokens that end an answer, beside the end tokens of the model's own configuration.
   std::vector<int32_t> end_token_ids;
-  // Of a directory: added tokens that are known ends. They end an answer where nothing names an end token.
+  // Only for directories: added tokens whose text is a known end of a turn (end_markers.h). Where no file
+  // names an end token, these tokens end an answer.
   std::vector<int32_t> end_markers;
   // Defects of the files that the reader has corrected, for the log.
   std::vector<std::string> warnings;

@@ -306,8 +306,8 @@ class ServedEngineImpl : public ServedEngine {
   // At the front of lines about the model, where there are several.
   std::string LogName() const { return flags_.models.empty() ? "" : absl::StrCat(name_, ": "); }
 
-  // Reads the tokenizer and all else of text on a thread of its own. An error there ends the start and the
-  // load of the workers: nobody waits for workers, or for weights, of a model that is refused in the end.
+  // Reads the tokenizer, templates and grammars' vocabulary on a thread. An error there ends the start and
+  // the load of the workers, since the model would be refused in the end.
   void BeginText() {
     ChatFlags chat = flags_.chat;
     chat.grammar_cache.on_compiled = [metrics = metrics_](absl::Duration duration) {

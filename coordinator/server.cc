@@ -171,7 +171,7 @@ class ServerImpl : public Server {
     return absl::OkStatus();
   }
 
-  // Of several models the error names the model that could not be opened, loaded or served.
+  // Puts the model's name in front of the error where there are several models.
   absl::Status OfModel(size_t model, const absl::Status& error) const {
     if (error.ok() || models_.size() == 1) return error;
     const ModelPath& flags = flags_.models[model];

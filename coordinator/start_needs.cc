@@ -13,13 +13,13 @@ constexpr int64_t kOwnDescriptors = 28;
 constexpr int64_t kDescriptorsOfGroup = 4;   // where its workers register
 constexpr int64_t kDescriptorsOfWorker = 4;  // two pipes, the process and the connections
 constexpr int64_t kConnections = 4;          // of clients, at once
-// The threads of the listeners, of gRPC and of one model, before any request; those of a further model, and
-// of a further replica; those of a worker.
+// The threads of the listeners, of gRPC and of one model, before any request.
 constexpr int kThreads = 36;
-constexpr int kThreadsOfModel = 11;
-constexpr int kThreadsOfReplica = 8;
+constexpr int kThreadsOfModel = 11;    // of each further model
+constexpr int kThreadsOfReplica = 8;   // of each further replica
+constexpr int kThreadsOfAdapters = 2;  // of a model with --enable-lora
 constexpr int kThreadsOfWorker = 19;
-constexpr int64_t kMostWorkerThreads = 2048;  // that are tried
+constexpr int64_t kMostWorkerThreads = 2048;  // the check starts no more for workers
 // Mostly the threads' stacks and the allocator's arenas.
 constexpr int64_t kAddressBytes = int64_t{3} << 29;
 
@@ -33,7 +33,8 @@ StartNeeds NeedsOf(const Flags& flags) {
   const int64_t for_clients = kOwnDescriptors + num_groups * kDescriptorsOfGroup +
                               num_groups * num_workers * kDescriptorsOfWorker + kConnections;
   const int64_t threads = kThreads + (num_models - 1) * kThreadsOfModel +
-                          num_models * (flags.data_parallel_size - 1) * kThreadsOfReplica;
+                          num_models * (flags.data_parallel_size - 1) * kThreadsOfReplica +
+                          (flags.lora.enabled ? num_models * kThreadsOfAdapters : 0);
   const bool starts_workers = flags.local_workers && !flags.discover_workers;
   const int64_t worker_threads =
       starts_workers ? std::min(num_groups * num_workers * kThreadsOfWorker, kMostWorkerThreads) : 0;

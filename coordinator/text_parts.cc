@@ -48,7 +48,7 @@ ModelTemplates CompileTemplates(const TokenizerData& data, const std::string& lo
   return templates;
 }
 
-// The ends of a model whose files name none.
+// The end tokens of a model whose files name no end token.
 std::vector<int32_t> UnnamedEnds(const ModelConfig& config, const TokenizerData& data,
                                  const std::string& log_name) {
   std::vector<int32_t> ids = data.end_markers;

@@ -11,7 +11,7 @@
 
 namespace somnus {
 
-// NotFound when the directory has no tokenizer, Unimplemented when it has one of a kind that is not read.
+// NotFound when the directory has no tokenizer, Unimplemented when the tokenizer is of an unknown kind.
 // Reads nothing.
 absl::Status FindHfTokenizer(const std::string& directory);
 

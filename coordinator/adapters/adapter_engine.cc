@@ -12,7 +12,7 @@
 namespace somnus {
 namespace {
 
-// Until requests are offered again to an engine that had no room for them.
+// The pause before a full engine is offered the same requests again.
 constexpr absl::Duration kRoomPause = absl::Milliseconds(20);
 
 void GiveAdapter(const AdapterRegistry::Adapter& adapter, std::vector<EngineRequest>* requests) {

@@ -1,14 +1,14 @@
 #pragma once
-// An Engine over another one that resolves the names of adapters (LoRA): a request with an adapter_name gets
+// A decorator of an Engine that resolves the names of adapters (LoRA): a request with an adapter_name gets
 // the adapter that the workers hold under the name. Where the workers have forgotten the adapter, the request
-// waits here until the adapter was read again (AdapterRegistry::Bring), within the bounds of a queue; its
-// deadlines and an abort hold meanwhile, and its client gets an error where the files have changed or gone.
-// Requests without an adapter pass, and so do requests whose adapter is held.
+// waits here until the adapter was read again (AdapterRegistry::Bring), within the bounds of a queue.
+// Deadlines and aborts hold meanwhile. Where the files have changed or gone, the client gets an error.
+// Requests without an adapter, and requests whose adapter is held, go to the engine below at once.
 //
-// Ownership: shares the engine below and the registry; owns a thread that brings one adapter after the other,
-// and a thread that ends waits while the first one waits for the workers. Both end with DrainAndStop, which
-// the destructor calls without grace. Thread safety: as engine.h says.
-// mu_ is not held while the engine below is called, but for its state.
+// Ownership: shares the engine below and the registry. Owns two threads: one brings the adapters, one by one,
+// and one ends aborted and expired requests meanwhile. Both threads end with DrainAndStop, which the
+// destructor calls without grace. Thread safety: as engine.h says. While mu_ is held, the engine below is
+// asked for its state alone.
 
 #include <memory>
 #include <string>
@@ -28,8 +28,8 @@ namespace somnus {
 
 class AdapterEngine : public Engine {
  public:
-  // `limits`: of the requests that wait for adapters. `observer` hears of the requests that end here; it is
-  // borrowed, and may be null.
+  // `limits`: of the requests that wait for adapters. `observer`, borrowed and maybe null, hears of requests
+  // that end here.
   AdapterEngine(std::shared_ptr<Engine> engine, std::shared_ptr<AdapterRegistry> registry,
                 const QueueLimits& limits, EngineObserver* observer);
   ~AdapterEngine() override;
@@ -54,7 +54,7 @@ class AdapterEngine : public Engine {
   using Requests = AdapterWaits::Requests;
 
   void BringAdapters();
-  // Sinks of aborted requests are called by this thread, since the caller of Abort may hold locks of its own.
+  // Calls the sinks of aborted requests: a caller of Abort may hold locks that a sink takes.
   void EndWaits();
   void EndAborted();
   void EndExpired();
@@ -63,7 +63,7 @@ class AdapterEngine : public Engine {
   // wait on.
   bool Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter);
   bool SubmitWaiting(Requests requests, const AdapterRegistry::Adapter& adapter);
-  // The request is on its way no longer. True: it was aborted on its way.
+  // Removes the request from moving_. True: the request was aborted in between.
   bool EndMove(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Requests that Settle has taken wait again. False: nothing waits any more.
   bool PutBack(Requests* requests);
@@ -78,7 +78,7 @@ class AdapterEngine : public Engine {
 
   mutable absl::Mutex mu_;
   AdapterWaits waits_ ABSL_GUARDED_BY(mu_);
-  // Ids of requests on their way from waits_ to the engine, and whether they were aborted on the way.
+  // By id of a request on the way from waits_ to the engine below: whether the request was aborted since.
   absl::flat_hash_map<std::string, bool> moving_ ABSL_GUARDED_BY(mu_);
   Requests aborted_ ABSL_GUARDED_BY(mu_);  // that have left waits_, and have not ended
   bool draining_ ABSL_GUARDED_BY(mu_) = false;

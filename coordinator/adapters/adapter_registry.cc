@@ -15,9 +15,9 @@
 namespace somnus {
 namespace {
 
-// How often a call that waits for a place looks for a place of another adapter than the one it has chosen.
+// A call that waits for the place of one adapter looks this often for another place.
 constexpr absl::Duration kLook = absl::Milliseconds(20);
-// A group of workers that is lost while it reads is recovered, and asked again, for so long.
+// For how long an adapter is asked for again while its workers are lost and recovered.
 constexpr absl::Duration kPatience = absl::Minutes(1);
 constexpr absl::Duration kRetryPause = absl::Milliseconds(200);
 
@@ -109,7 +109,7 @@ absl::Status AdapterRegistry::Unload(const std::string& name) {
   {
     absl::MutexLock lock(&call_mu_);
     ASSIGN_OR_RETURN(known, Hide(name));
-    // The workers drop an adapter that they have been told to forget at the next change.
+    // At the next change of adapters the workers drop the forgotten adapter.
     if (known.adapter == nullptr) return absl::OkStatus();
     for (const Held& held : held_) {
       if (held.adapter.id == known.adapter->id) unused = held.unused;
@@ -241,7 +241,7 @@ void AdapterRegistry::NoteWaiting(const std::string& name, int32_t count) {
   absl::MutexLock lock(&mu_);
   if (const auto found = known_.find(name); found != known_.end()) {
     int32_t& waiting = found->second.num_waiting;
-    waiting = std::max(0, waiting + count);  // requests of a name that was unloaded meanwhile do not count
+    waiting = std::max(0, waiting + count);  // a name that was loaded again counts only new requests
   }
 }
 
@@ -275,10 +275,8 @@ std::vector<AdapterCard> AdapterRegistry::List() const {
 
 int32_t AdapterRegistry::MakeRoom(std::shared_ptr<StopSignal>* leaving) {
   ForgetDropped();
-  std::erase_if(held_, [](const Held& held) { return held.unused->stopped(); });
   if (const int32_t slot = FreeSlot(); slot > 0) return slot;
   ForgetOne();
-  std::erase_if(held_, [](const Held& held) { return held.unused->stopped(); });
   if (const int32_t slot = FreeSlot(); slot > 0) return slot;
   absl::MutexLock lock(&mu_);
   const auto leaves = std::find_if(held_.begin(), held_.end(), [this](const Held& held) {
@@ -290,7 +288,8 @@ int32_t AdapterRegistry::MakeRoom(std::shared_ptr<StopSignal>* leaving) {
   return 0;
 }
 
-// Prefers adapters without requests. An adapter with requests goes only where no other one is on its way out.
+// Forgets the least recently used adapter without requests. Without such an adapter, one with requests is
+// forgotten, unless a forgotten adapter still waits for the end of its requests.
 void AdapterRegistry::ForgetOne() {
   Adapter forgotten;  // ends behind the lock
   absl::MutexLock lock(&mu_);
@@ -307,7 +306,7 @@ void AdapterRegistry::ForgetOne() {
   if (chosen != nullptr) forgotten = std::move(chosen->adapter);
 }
 
-// The place waits for open requests, which get an error.
+// The adapter's place becomes free once its open requests have got their errors.
 void AdapterRegistry::ForgetDropped() {
   std::vector<Adapter> dropped;  // end behind the lock
   absl::MutexLock lock(&mu_);
@@ -316,7 +315,12 @@ void AdapterRegistry::ForgetDropped() {
   }
 }
 
-int32_t AdapterRegistry::FreeSlot() const {
+void AdapterRegistry::EndUnused() {
+  std::erase_if(held_, [](const Held& held) { return held.unused->stopped(); });
+}
+
+int32_t AdapterRegistry::FreeSlot() {
+  EndUnused();
   for (int32_t slot = 1; slot <= options_.max_adapters; ++slot) {
     if (std::none_of(held_.begin(), held_.end(),
                      [slot](const Held& held) { return held.adapter.slot == slot; }))
@@ -369,7 +373,7 @@ bool AdapterRegistry::Restore(const std::string& name, Known* known) {
 }
 
 absl::StatusOr<TransitionReport> AdapterRegistry::Tell(const Held* added) {
-  std::erase_if(held_, [](const Held& held) { return held.unused->stopped(); });
+  EndUnused();
   std::vector<HeldAdapter> adapters;
   for (const Held& held : held_) {
     if (held.adapter.dropped->load()) continue;

@@ -1,18 +1,17 @@
 #pragma once
 // The adapters (LoRA) of a served model: which names clients may use, and which adapters the workers hold.
 //
-// A load sends the adapter to the workers first, and then shows the name. The workers have fewer places than
-// there may be names: where all places are taken, the least recently used adapter is forgotten. Its name
-// stays, and Bring has its files read again, which must be those that were loaded. An adapter that open
-// requests have keeps its place until these end; new requests for it wait then, so that the place does become
-// free, but only as long as somebody waits for a place.
+// A load sends the adapter to the workers first, and then shows the name. There may be more names than the
+// workers have places: where all places are taken, the least recently used adapter is forgotten. The name of
+// a forgotten adapter stays, and Bring has the same files read again; changed files are an error. An adapter
+// with open requests keeps the place until the requests end. Meanwhile new requests for the adapter wait, so
+// that the place does become free, but only while somebody waits for a place.
 //
 // An unload hides the name first, waits for the adapter's open requests, and then takes the adapter from the
-// workers. Where a load takes the place of an adapter of the same name, open requests end with the adapter
-// that they began with.
+// workers. Where a load replaces an adapter of the same name, open requests end with the replaced adapter.
 //
-// Thread safe. Load, Unload and Bring block, and change the workers one at a time; the other calls do not
-// wait for these.
+// Thread safe. Load, Unload and Bring block, and change the workers one at a time. No other call waits for a
+// change.
 
 #include <atomic>
 #include <cstdint>
@@ -40,7 +39,7 @@ struct AdapterRegistryOptions {
   absl::Duration failed_for = absl::Seconds(1);      // after a failed read no other read is tried
 };
 
-// An adapter as the registry knows it at one moment.
+// A snapshot of one adapter.
 struct AdapterCard {
   std::string name;
   std::string path;
@@ -63,20 +62,20 @@ class AdapterRegistry {
 
   // InvalidArgument names lora_name or lora_path; AlreadyExists: the name is loaded, and `in_place` is false;
   // ResourceExhausted: there are kMaxNames; DeadlineExceeded: no place became free in time; else the engine's
-  // error, which names the tensor or the key. After an error the names are those of before.
+  // error, which names the tensor or the key. After an error the names have not changed.
   absl::Status Load(const std::string& name, const std::string& path, bool in_place);
   // NotFound; DeadlineExceeded: requests have not ended in time, and the adapter stays. After an error of the
-  // engine the name is no longer served, and the workers keep the adapter until their next change.
+  // engine the name is no longer served, and the workers keep the adapter until the next change of adapters.
   absl::Status Unload(const std::string& name);
 
   // The adapter for a request that comes now. Null: the adapter has to be brought first. An error: NotFound,
   // or the error of a Bring that has failed just now.
   absl::StatusOr<Adapter> Acquire(const std::string& name);
-  // Has the workers read the adapter, unless they hold it. Waits for a place as long as `wanted` returns
-  // true, which is asked often, and without a lock. Null: the workers were not ready, and the adapter may be
-  // asked for again, after others. NotFound: no such name; Cancelled: no longer wanted; DataLoss: the files
-  // have changed, have gone or cannot be read; Unavailable: the workers were not ready for too long. Errors
-  // are for clients, and the log has the cause.
+  // Has the workers read an adapter that the workers do not hold. Waits for a place as long as `wanted`,
+  // which is called often and without a lock, returns true. Null: the workers were not ready, and the caller
+  // may call again, after calls for other adapters. NotFound: no such name; Cancelled: no longer wanted;
+  // DataLoss: the files have changed, have gone or cannot be read; Unavailable: the workers were not ready
+  // for too long. Errors are for clients, and the log has the cause.
   absl::StatusOr<Adapter> Bring(const std::string& name, const std::function<bool()>& wanted);
   // `count` more, or fewer, requests wait for Bring.
   void NoteWaiting(const std::string& name, int32_t count);
@@ -91,9 +90,9 @@ class AdapterRegistry {
   struct Known {
     std::string path;
     std::string fingerprint;
-    std::string salt;  // of this load
-    Adapter adapter;   // null: the workers have forgotten the adapter, or are about to
-    std::shared_ptr<const std::atomic<bool>> dropped;  // of `adapter`, as HeldAdapter has it
+    std::string salt;                                  // of this load
+    Adapter adapter;                                   // null: the adapter is forgotten
+    std::shared_ptr<const std::atomic<bool>> dropped;  // HeldAdapter::dropped of `adapter`
     int64_t last_use = 0;                              // larger: later
     int32_t num_waiting = 0;
     MonotonicTime give_up = absl::InfiniteDuration();  // set while the workers are not ready
@@ -102,8 +101,7 @@ class AdapterRegistry {
 
     bool is_dropped() const { return adapter != nullptr && dropped->load(); }
   };
-  // An adapter that the workers hold. `unused` stops when no request and nobody else has the adapter any
-  // more.
+  // An adapter that the workers hold. `unused` stops when the last shared pointer to the adapter ends.
   struct Held {
     HeldAdapter adapter;
     std::shared_ptr<StopSignal> unused;
@@ -114,26 +112,29 @@ class AdapterRegistry {
   // Takes the name away. NotFound: there is no such name.
   absl::StatusOr<Known> Hide(const std::string& name);
   absl::Status CheckLoad(const std::string& name, const std::string& path, bool in_place) const;
-  // A place for one more adapter: forgets the least recently used one where none is free. 0: every adapter
-  // has open requests; then one of them is forgotten for new requests, and *leaving stops once its place is
-  // free.
+  // A place for one more adapter: where no place is free, the least recently used adapter is forgotten. 0:
+  // every adapter has open requests; then new requests wait for one of the adapters, and *leaving stops once
+  // the place of that adapter is free.
   int32_t MakeRoom(std::shared_ptr<StopSignal>* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   void ForgetOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   void ForgetDropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
-  int32_t FreeSlot() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
-  // Has the workers hold one more adapter, and returns it. `known` gets its fingerprint and its adapter.
+  // A slot without an adapter; 0: every slot has an adapter.
+  int32_t FreeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  // Removes adapters that no request uses any more from held_.
+  void EndUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  // Has the workers hold one more adapter, and sets the fingerprint and the adapter of `known`.
   absl::Status Read(const std::string& name, int32_t slot, Known* known)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
-  // The adapter of that load, if open requests keep its place and nobody else waits for a place. `known` gets
-  // the adapter.
+  // Sets the adapter of `known` if the workers still hold the adapter of that load for open requests, and no
+  // other adapter waits for a place.
   bool Restore(const std::string& name, Known* known) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
-  // Tells the workers what is held, and `added`.
+  // Tells the workers which adapters to hold: held_ and `added`.
   absl::StatusOr<TransitionReport> Tell(const Held* added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   absl::StatusOr<Adapter> TryToBring(const std::string& name, std::shared_ptr<StopSignal>* leaving);
   // The workers were not ready to read the adapter. False: for too long.
   bool MayRetry(const std::string& name);
-  // What clients are told after a failed Bring; another one is tried after a while. `of_workers`: the files
-  // are not at fault.
+  // Returns the error for clients of a failed Bring, which Acquire returns for failed_for. `of_workers`: the
+  // workers are at fault, and not the files.
   absl::Status NoteFailure(const std::string& name, const absl::Status& cause, bool of_workers);
 
   const std::shared_ptr<Engine> engine_;

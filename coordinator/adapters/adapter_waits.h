@@ -1,7 +1,6 @@
 #pragma once
-// Requests that wait until the workers have read the requests' adapters, in the order of their arrival,
-// within the bounds of a queue. The owner may put the requests of one adapter behind all others. Requests
-// that were submitted together stay together. A value; its owner guards it.
+// Requests that wait until the workers have read the requests' adapters, in the order of arrival, within the
+// bounds of a queue. Requests that were submitted together stay together. Not thread safe.
 
 #include <cstdint>
 #include <list>
@@ -23,21 +22,21 @@ class AdapterWaits {
 
   explicit AdapterWaits(const QueueLimits& limits) : room_(limits) {}
 
-  // `requests`: at least one, all with the same adapter_name. Errors as QueueRoom::Check.
+  // `requests` are not empty, and have the same adapter_name. Errors as QueueRoom::Check.
   absl::Status Add(Requests requests);
-  // Of the requests that have waited for the longest time; empty: none wait.
+  // The adapter_name of the first requests in the order; empty: no request waits.
   std::string FirstName() const { return groups_.empty() ? "" : groups_.front().front().adapter_name; }
   bool Awaits(const std::string& name) const;
-  // The requests for the adapter wait behind all others.
+  // Moves the requests for the adapter to the end of the order.
   void PutLast(const std::string& name);
-  // The requests that were submitted together, and have waited for the adapter for the longest time; empty:
-  // none wait.
+  // Removes the first requests for the adapter that were submitted together. Empty: no request for the
+  // adapter waits.
   Requests TakeFirst(const std::string& name);
-  // Requests that were taken wait again, before all others.
+  // Puts requests back that TakeFirst has removed, at the front of the order.
   void AddFirst(Requests requests);
-  // The request of that id, which waits no longer; not set: it does not wait here.
+  // Removes the request with the id. Not set: no such request waits.
   std::optional<EngineRequest> Remove(const std::string& id);
-  // Infinite: none of the requests expires.
+  // Infinite: no request expires.
   MonotonicTime NextExpiry() const;
   Requests TakeExpired(MonotonicTime now);
   Requests TakeAll();

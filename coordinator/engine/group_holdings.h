@@ -58,7 +58,7 @@ class GroupHoldings {
   void NoteWeights(Weights weights);
   void NoteMappedBlocks(int32_t num_blocks);
   void NoteAdapters(std::vector<HeldAdapter> adapters) { adapters_ = std::move(adapters); }
-  // A recovery has brought these adapters back, and has dropped all others.
+  // A recovery has brought these adapters back, and has dropped the other adapters.
   void RestoreAdapters(std::vector<HeldAdapter> adapters);
   // Nothing has changed after all, or a recovery has led to this.
   void Restore(Residency residency, Weights weights);

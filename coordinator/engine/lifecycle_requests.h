@@ -164,7 +164,7 @@ struct ResetPrefixCacheRequest {
 // Every rank holds exactly these adapters afterwards (proto/worker.proto, SetAdapters); a slot keeps its
 // adapter where the id stays. No request may have an adapter that goes. The report has the adapters'
 // fingerprints. An error names the adapter, and the tensor or the key; then the ranks hold the adapters of
-// the request that they held before. DataLoss: the files of an adapter are not those of
+// the request that were held before. DataLoss: the files of an adapter do not have the
 // HeldAdapter::fingerprint, or differ among ranks.
 struct SetAdaptersRequest {
   using Result = absl::StatusOr<TransitionReport>;

@@ -1,5 +1,5 @@
 #pragma once
-// Parts of a call on threads of their own, which belong to the call's client as the call does.
+// Runs the parts of a lifecycle call on several threads, which keep the call's client.
 
 #include <cstddef>
 #include <functional>

@@ -58,8 +58,8 @@ class Executor {
   // blocks, whether the cache is resident or sleeps. Otherwise as SleepAsync and WakeUpAsync. `num_before`:
   // how many blocks have memory now. The report for `done` has each rank's resident bytes of the cache.
   virtual void ResizeKvCacheAsync(int32_t num_blocks, int32_t num_before, LifecycleDone done) = 0;
-  // Afterwards every rank holds exactly these adapters, also while memory sleeps. `kept`: the adapters among
-  // these that the ranks hold now; after an error the ranks hold exactly `kept`. Otherwise as
+  // Afterwards every rank holds exactly `adapters`, also while memory sleeps. `kept`: the part of `adapters`
+  // that the ranks hold now; after an error the ranks hold exactly `kept`. Otherwise as
   // ResizeKvCacheAsync; the report has the adapters' fingerprints alone.
   virtual void SetAdaptersAsync(const std::vector<HeldAdapter>& adapters,
                                 const std::vector<HeldAdapter>& kept, LifecycleDone done) = 0;

@@ -124,7 +124,7 @@ absl::StatusOr<SelfCheckResult> SumUp(const std::vector<WorkerLink>& workers,
   return result;
 }
 
-// `fingerprint`: of the adapter's files, as they were loaded or as earlier ranks read them; empty: of no rank
+// `fingerprint`: of the files that were loaded, or that an earlier rank has read; empty: no rank has read
 // yet.
 absl::Status CheckFingerprint(const HeldAdapter& adapter, size_t rank,
                               const v1::SetAdaptersResponse& response, std::string* fingerprint) {
@@ -367,8 +367,8 @@ absl::StatusOr<TransitionReport> GroupEpoch::SetAdapters(const std::vector<HeldA
                                                          const std::vector<HeldAdapter>& kept) {
   absl::StatusOr<TransitionReport> set = SetAdaptersOnAll(adapters);
   if (set.ok() || !latch_.status().ok()) return set;
-  // Ranks read nothing, since every rank holds `kept` in any case. An adapter that was to go stays gone: its
-  // files may be others by now.
+  // Every rank holds `kept` in any case, so that no rank reads files. An adapter that was to go is not read
+  // again, since the files may have changed.
   if (const absl::Status undone = SetAdaptersOnAll(kept).status(); !undone.ok()) {
     latch_.Fail(absl::UnavailableError(absl::StrCat("the ranks may hold different adapters (",
                                                     set.status().message(), "): ", undone.message())));

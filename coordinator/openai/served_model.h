@@ -53,7 +53,7 @@ struct ServedModel {
   std::string all_names;             // of all served models, for messages; set by ModelTable
   std::shared_ptr<Engine> engine;
   std::shared_ptr<AdapterRegistry> adapters;  // null: the model takes no adapters
-  // Of an adapter that clients name like a model (ModelTable::Find): `name` is the adapter's, and `parent`
+  // Set where clients name an adapter like a model (ModelTable::Find): `name` is the adapter's, and `parent`
   // the model's name.
   bool is_adapter = false;
   std::string parent;

@@ -19,7 +19,7 @@ class TurnReader {
 
  private:
   bool IsShown(const TurnEvent& event) const;
-  // Whether the text has ended as the model, or a stop string that marks the end of calls, ends it.
+  // Whether the model itself, or a stop string that marks the end of calls, has ended the text.
   bool IsWhole(const OutputDelta& delta) const;
 
   const std::shared_ptr<const AnswerFormat> format_;

@@ -12,17 +12,17 @@ namespace somnus {
 
 struct HeldAdapter {
   int32_t slot = 0;  // by which steps name the adapter; at least 1
-  // Of a change: the adapter is left out where the ranks do not hold it any more, since a worker that came
-  // after a loss could not read it.
+  // In a SetAdaptersRequest: an adapter that a recovery has dropped meanwhile is left out, and not read
+  // again.
   bool must_be_held = false;
-  uint64_t id = 0;  // of what was loaded, never used again
+  uint64_t id = 0;  // of one load of the files; no other load gets the same id
   std::string name;
   std::string path;  // a directory on the workers' hosts
-  // Of the files that were loaded; another fingerprint is an error. Empty: the files are read for the first
-  // time.
+  // LoraAdapter::Fingerprint of the files; files with another fingerprint are an error. Empty: the files have
+  // not been read yet.
   std::string fingerprint;
-  // Becomes true once a worker that came after a loss could not read the adapter, which its group does not
-  // hold any more. Null: nobody asks.
+  // Becomes true once a recovery has dropped the adapter, because a new worker could not read the files. May
+  // be null.
   std::shared_ptr<std::atomic<bool>> dropped;
 
   bool operator==(const HeldAdapter&) const = default;

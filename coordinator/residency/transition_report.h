@@ -57,7 +57,7 @@ struct TransitionReport {
   // Tags that the request named (all tags where the request named none), and tags that were changed.
   std::map<std::string, TagOutcome> tags;
   std::vector<RankReport> ranks;  // empty where nothing was done
-  // After a change of the adapters (LoRA): the fingerprint of each, by its id.
+  // After a change of the adapters (LoRA): fingerprints by adapter id.
   std::map<uint64_t, std::string> adapters;
 
   // Whether the transition did anything.

@@ -5,7 +5,8 @@
 // The order of calls is Choose, then ForgetUnkept once the sleep has happened and Restore once the blocks are
 // on the device again. Abandon takes the choice back where the sleep did not happen. From the choice until
 // Restore, Abandon or Scheduler::ForgetComputed no sequence may be running, and nothing may be scheduled.
-// KeptBlocks knows the blocks, and HeldBlocks of each sequence whether all of its blocks were chosen.
+// KeptBlocks knows the blocks, and HeldBlocks of each sequence whether all blocks of the sequence were
+// chosen.
 //
 // Owned by the Scheduler, whose other parts are borrowed. Not thread safe.
 

@@ -44,7 +44,7 @@ void Results::ApplyEntry(const ScheduledEntry& entry, const ReplyBySlot& reply,
   } else if (sequence->finished()) {  // the sequence has ended since, and its token is stale
     return;
   } else {
-    // The output is made in its place, since most entries have one.
+    // Most entries have an output, so the output is made in its place in the list.
     outputs->emplace_back().sequence = sequence;
     RequestOutput& output = outputs->back().output;
     output.num_cached_tokens = sequence->num_cached;

@@ -160,7 +160,7 @@ absl::Status SharedDevices::Submit(ModelRecord* model, std::vector<EngineRequest
   absl::Status status = model->engine->SubmitAll(std::move(requests));
   if (!status.ok()) {
     NoteEnded(model, count);
-    // Here the line of the state names the model in its commands.
+    // The report names the model in the commands that it offers.
     return AdmitsRequests(model->engine->state()) ? status
                                                   : absl::UnavailableError(ReportState(Stats(*model)).Line());
   }

@@ -21,8 +21,8 @@
 
 namespace somnus {
 
-// A sleep whose backup finds no room, on the host or on a disk, becomes one at level 2, but for weights that
-// no checkpoint has. Blocks until the engine sleeps or stays as it was.
+// Sleeps at level 2 where the backup of a sleep finds no room on the host or on a disk, unless no checkpoint
+// has the weights. Blocks until the engine sleeps or stays as it was.
 absl::StatusOr<TransitionReport> SleepAsDeepAsNeeded(const ModelRecord& model, SleepRequest request);
 
 class Transitions {

@@ -4,7 +4,8 @@
 #include <string>
 
 #include "coordinator/structured/xgrammar_log.h"
-// A header of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
+// xgrammar's own header. xgrammar_log.h replaces a header that grammar_impl.h includes, and has to come
+// first.
 #include "cpp/grammar_impl.h"
 
 namespace somnus {
@@ -14,7 +15,8 @@ using ExpressionType = xgrammar::Grammar::Impl::GrammarExprType;
 using Expression = xgrammar::Grammar::Impl::GrammarExpr;
 
 constexpr size_t kOthers = 128;  // the bit of all characters that are not ASCII
-// Rules mostly refer to rules near them, in one direction; few passes in turn from both ends do.
+// Most rules refer to neighbours in one direction, so that a few passes, in both directions by turns,
+// suffice.
 constexpr int kMostPasses = 24;
 
 Beginning OfBytes(const Expression& bytes) {
@@ -163,7 +165,7 @@ void FollowAnalysis::ReadFollowers() {
   }
 }
 
-// Tells the rules within `rule` what may follow them.
+// Adds to followers_ and behind_ of the rules that `rule` refers to.
 void FollowAnalysis::Follow(int32_t rule) {
   const Expression body = grammar_->GetGrammarExpr(grammar_->GetRule(rule).body_expr_id);
   const Beginning behind = followers_[static_cast<size_t>(rule)];

@@ -1,7 +1,8 @@
 #pragma once
-// What texts of a grammar's expressions begin with, and what may follow an expression: sets that have every
-// character that may come, and perhaps more. A token that goes beyond the end of a rule's text is known to be
-// wrong where its bytes are none that may follow the rule.
+// The characters that texts of a grammar's expressions begin with, and the characters that may follow an
+// expression. A set has every character that may come, and perhaps more. A token that goes beyond the end of
+// a rule's text is wrong for certain where the token's next characters are not in the set that follows the
+// rule.
 
 #include <xgrammar/xgrammar.h>
 
@@ -13,7 +14,7 @@ namespace somnus {
 
 // The first two characters of texts.
 struct Beginning {
-  // A bit for each ASCII character, and the last one for all others.
+  // A bit for each ASCII character; the last bit stands for all other characters.
   using Characters = std::bitset<129>;
 
   Characters first, second;
@@ -24,7 +25,7 @@ struct Beginning {
   bool operator==(const Beginning& other) const = default;
 
   void Add(const Beginning& other);  // texts of either
-  // Texts of this one, each with a text of `rest` behind.
+  // The beginning of concatenations: a text of this expression, then a text of `rest`.
   Beginning With(const Beginning& rest) const;
 };
 
@@ -33,7 +34,7 @@ class FollowAnalysis {
  public:
   explicit FollowAnalysis(const xgrammar::Grammar& grammar);
 
-  // What may follow the repetitions of `rule` that the grammar has, all of them together.
+  // The characters that may follow any repetition of `rule` in the grammar.
   const Beginning& BehindRepetitionsOf(int32_t rule) const { return behind_[static_cast<size_t>(rule)]; }
 
  private:

@@ -128,7 +128,7 @@ class TileScan {
   __device__ int total() const { return shared_.ends[kThreads - 1]; }
 
   // The sequence of `tile`, and how many tiles all earlier sequences have. tile < total(). Has a barrier. The
-  // caller needs one between two calls.
+  // caller needs a barrier between two calls.
   __device__ void Find(int tile, int& seq, int& before) {
     const int thread = static_cast<int>(threadIdx.x);
     int sum = thread == 0 ? 0 : shared_.ends[thread - 1];

@@ -16,7 +16,7 @@ void PassOverNullBlock(const Device& device, const KvCacheView& cache) {
                                               cache.head_dim, cache.latent));
 }
 
-// The op `kOp`, behind an announcement of the null block of its cache.
+// Announces the null block of the op's cache, and calls the op `kOp`.
 template <auto kOp, typename... Args>
 void Announced(Device& device, Args... args) {
   (PassOverNullBlock(device, args), ...);

@@ -35,6 +35,17 @@ class EngineAdaptersTest : public ::testing::Test {
                                                                         .failed_for = absl::Minutes(1)});
     engine_ = std::make_unique<AdapterEngine>(loop_, registry_, limits, &observer_);
   }
+  // One place, which another adapter has taken from "poet". The workers answer no call until they are told
+  // to.
+  void BeginWithForgottenPoet() {
+    Begin(1);
+    ASSERT_EQ(Load("poet"), absl::OkStatus());
+    ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+    executor_.HoldLifecycle(true);
+  }
+  void AwaitReadOfPoet() {
+    while (LastCall() != "adapters 1=poet") absl::SleepFor(absl::Milliseconds(1));
+  }
   absl::Status Load(const std::string& name, bool in_place = false) {
     return registry_->Load(name, "/" + name, in_place);
   }
@@ -358,24 +369,18 @@ TEST_F(EngineAdaptersTest, WaitsEndByAbortDeadlineAndUnload) {
 }
 
 TEST_F(EngineAdaptersTest, ALossWhileAnAdapterIsReadAgainCostsNoRequest) {
-  Begin(1);
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
-  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
-  executor_.HoldLifecycle(true);
+  BeginWithForgottenPoet();
   const Ticket ticket = Ask("poet");
-  while (LastCall() != "adapters 1=poet") absl::SleepFor(absl::Milliseconds(1));
+  AwaitReadOfPoet();
   executor_.Lose(absl::UnavailableError("rank 0 is gone"));
   executor_.HoldLifecycle(false);
   ExpectAnswer(ticket);
 }
 
 TEST_F(EngineAdaptersTest, WaitsEndWhileTheWorkersRead) {
-  Begin(1);
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
-  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
-  executor_.HoldLifecycle(true);
+  BeginWithForgottenPoet();
   const Ticket aborted = Ask("poet", "aborted"), patient = Ask("poet");
-  while (LastCall() != "adapters 1=poet") absl::SleepFor(absl::Milliseconds(1));
+  AwaitReadOfPoet();
   Ticket late = MakeTicket("late", 5, 3);
   late.request.adapter_name = "poet";
   late.request.deadline = MonotonicNow() + absl::Milliseconds(50);
@@ -389,12 +394,9 @@ TEST_F(EngineAdaptersTest, WaitsEndWhileTheWorkersRead) {
 }
 
 TEST_F(EngineAdaptersTest, AnEndDoesNotWaitForWorkersThatRead) {
-  Begin(1);
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
-  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
-  executor_.HoldLifecycle(true);
+  BeginWithForgottenPoet();
   const Ticket ticket = Ask("poet");
-  while (LastCall() != "adapters 1=poet") absl::SleepFor(absl::Milliseconds(1));
+  AwaitReadOfPoet();
   engine_->DrainAndStop(absl::ZeroDuration());
   ExpectError(ticket, absl::StatusCode::kUnavailable, "");
   executor_.HoldLifecycle(false);

@@ -92,7 +92,7 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     lifecycle_error_ = error;
   }
-  // The files of adapters at that path are different ones from now on.
+  // From now on, adapters at that path have another fingerprint.
   void ChangeAdapterFiles(const std::string& path) {
     absl::MutexLock lock(&mu_);
     ++file_changes_[path];

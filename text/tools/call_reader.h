@@ -32,7 +32,7 @@ class CallOutput {
   virtual bool Begin(std::string name, std::string id) = 0;
   // A part of the JSON text of the call's arguments.
   virtual void Arguments(absl::string_view json) = 0;
-  // `is_whole`: the arguments have their end; a text that ends early may leave a call without the end.
+  // `is_whole`: the arguments are complete; a text that ends early may cut the arguments.
   virtual void End(bool is_whole = true) = 0;
 };
 
@@ -54,7 +54,7 @@ class ArgumentReader {
  public:
   virtual ~ArgumentReader() = default;
   virtual ReadState Read(char c, std::string* json) = 0;
-  // Returns whether the arguments have their end then.
+  // Returns whether the arguments are complete.
   virtual bool Finish(bool is_cut, std::string* json) = 0;
   virtual bool started() const = 0;
   // As CallReader's.

@@ -16,7 +16,7 @@ constexpr absl::string_view kChannel = "<|channel|>";
 constexpr absl::string_view kMessage = "<|message|>";
 constexpr absl::string_view kTo = "to=";
 
-// A message ends with a marker of its own, or where the next one's header begins.
+// A message ends with an end marker, or where the header of the next message begins.
 std::vector<Marker> BodyMarkers() {
   std::vector<Marker> markers = {{Marker::Role::kCallBegin, kStart}, {Marker::Role::kCallBegin, kChannel}};
   for (const absl::string_view text : FindToolFormat("openai")->call_end)

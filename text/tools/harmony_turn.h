@@ -42,7 +42,7 @@ class HarmonyTurn : public TurnGrammar {
   Kind kind_ = Kind::kReasoning;
   std::string header_;
   bool has_arguments_ = false;
-  JsonScanner arguments_;           // finds their end
+  JsonScanner arguments_;           // finds the end of the arguments
   bool arguments_are_json_ = true;  // so far; the model's own tools take other texts, too
   bool has_ended_message_ = false;
   bool needs_break_[2] = {false, false};  // by kind: a message of that kind has ended

@@ -74,7 +74,8 @@ void PlainTurn::ReadText(char c) {
   for (size_t i = 0; i < text.size(); ++i) {
     TextByte(text[i]);
     if (state_ == State::kText) continue;
-    // A call has begun without a marker. The rest is read as the call's, and comes back here if it is none.
+    // A call has begun without a marker. The rest is read as a part of the call; if no call follows, the
+    // call's text becomes content.
     const std::string held = marker != nullptr ? std::string(marker->text) : text_scanner_.Take();
     for (const char byte : text.substr(i + 1) + held) Read(byte);
     return;

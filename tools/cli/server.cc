@@ -112,7 +112,7 @@ absl::StatusOr<Server> ReadInfo(const Address& address, const std::string& body)
   server.http = admin ? Address{address.host, http_port, tls} : address;
   server.grpc = {address.host, IntAt(info, "grpc_port"), tls};
   server.control = {address.host, IntAt(info, "control_port"), admin_tls};
-  // The ports that the server names are its own, without a proxy that has the prefix in between.
+  // The server names its own ports, which know no prefix of a proxy.
   server.admin = admin ? address : Address{address.host, admin_port, admin_tls};
   return server;
 }

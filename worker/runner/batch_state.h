@@ -93,7 +93,8 @@ class BatchState {
   const BatchLimits& limits() const { return limits_; }
   // [max_adapters]: whether the slot of that number, less 1, has an adapter. New sequences name no other.
   void SetAdapters(std::vector<bool> loaded) { adapters_ = std::move(loaded); }
-  // Whether sequences may hold the null block: at first they may not, unless no query sees the block.
+  // Whether a step may name the null block where a query sees the block; false at first. For profiles, whose
+  // results nobody reads.
   void AllowNullBlock(bool allowed) { null_block_allowed_ = allowed; }
   // FailedPrecondition unless every block of a sequence is among the first num_blocks. Blocks that hold
   // guesses of a draft alone do not count, nor do blocks that no later query attends, since the coordinator

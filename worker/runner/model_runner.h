@@ -184,7 +184,7 @@ class ModelRunner {
   virtual absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> /*adapters*/) {
     return absl::UnimplementedError("this model takes no adapters");
   }
-  // The fingerprint of the files of each adapter of SetAdapters, by its id (LoraAdapter::Fingerprint).
+  // LoraAdapter::Fingerprint by the id of each adapter of SetAdapters.
   virtual std::map<uint64_t, std::string> AdapterFingerprints() const { return {}; }
   // The bytes of host memory that the adapters' copies take.
   virtual int64_t adapter_host_bytes() const { return 0; }

@@ -1,14 +1,11 @@
 #include "coordinator/grpc/gateway/tokenizer_archive.h"
 
-#include <openssl/evp.h>
-
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
+#include "base/sha256.h"
 #include "base/status_macros.h"
 #include "checkpoint/mapped_file.h"
 #include "coordinator/grpc/gateway/stored_zip.h"
@@ -32,13 +29,10 @@ using Files = std::vector<std::unique_ptr<MappedFile>>;
 // Cuts the archive into chunks, and hashes the archive on the way.
 class Chunks {
  public:
-  explicit Chunks(const std::function<bool(const common::GetTokenizerChunk&)>& write)
-      : write_(write), hash_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
-    SOMNUS_CHECK(hash_ != nullptr && EVP_DigestInit_ex(hash_.get(), EVP_sha256(), nullptr) == 1);
-  }
+  explicit Chunks(const std::function<bool(const common::GetTokenizerChunk&)>& write) : write_(write) {}
 
   bool Add(absl::string_view bytes) {
-    SOMNUS_CHECK(EVP_DigestUpdate(hash_.get(), bytes.data(), bytes.size()) == 1);
+    hash_.AddBytes(bytes);
     while (!bytes.empty()) {
       std::string* const data = chunk_.mutable_data();
       if (data->size() == kChunkBytes && !Flush()) return false;
@@ -49,10 +43,7 @@ class Chunks {
     return true;
   }
   bool Finish() {
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    unsigned int size = 0;
-    SOMNUS_CHECK(EVP_DigestFinal_ex(hash_.get(), digest, &size) == 1);
-    chunk_.set_sha256(absl::BytesToHexString({reinterpret_cast<const char*>(digest), size}));
+    chunk_.set_sha256(hash_.Hex());
     return Flush();
   }
 
@@ -64,7 +55,7 @@ class Chunks {
   }
 
   const std::function<bool(const common::GetTokenizerChunk&)>& write_;
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash_;
+  Sha256 hash_;
   common::GetTokenizerChunk chunk_;
 };
 

@@ -39,7 +39,7 @@ absl::Status ReplicaAdapters::Compare(const TransitionReport& report, size_t rep
     if (read == report.adapters.end()) continue;  // dropped by that replica
     if (fingerprints_.try_emplace(adapter.id, read->second).first->second == read->second) continue;
     return absl::DataLossError(absl::StrCat("adapter '", adapter.name, "' (", adapter.path,
-                                            "): the files of ", "replica ", replica,
+                                            "): the files of replica ", replica,
                                             " differ from those of another replica"));
   }
   return absl::OkStatus();

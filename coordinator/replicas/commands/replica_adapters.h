@@ -1,7 +1,7 @@
 #pragma once
 // The adapters that all replicas hold (SetAdaptersRequest). Where a replica cannot load an adapter, or reads
-// other files than another replica, all replicas hold the adapters of the request that they held before. A
-// replica that has failed gets the adapters with its next workers.
+// different files, all replicas are left with the adapters of the request that were held before. A failed
+// replica gets the adapters when new workers revive the replica.
 
 #include <cstdint>
 #include <map>
@@ -31,7 +31,7 @@ class ReplicaAdapters : public ReplicaCommand {
   bool Undoes(size_t /*replica*/) const override { return true; }
   absl::StatusOr<TransitionReport> UndoAt(EngineLoop* loop, size_t replica) override;
 
-  // DataLoss: another replica has read other files.
+  // DataLoss: another replica has read different files.
   absl::Status Compare(const TransitionReport& report, size_t replica);
 
   const SetAdaptersRequest request_;

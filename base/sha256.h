@@ -1,5 +1,5 @@
 #pragma once
-// SHA-256 over a list of numbers and texts. Not thread safe.
+// SHA-256 of bytes that come in parts, or of a list of numbers and texts. Not thread safe.
 
 #include <openssl/evp.h>
 
@@ -18,12 +18,16 @@ class Sha256 {
   Sha256() : context_(EVP_MD_CTX_new()) {
     SOMNUS_CHECK(context_ != nullptr && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
   }
-  // Lengths go before texts, so that no two lists of fields make the same bytes.
-  void Add(uint64_t number) { Update({reinterpret_cast<const char*>(&number), sizeof(number)}); }
+  void AddBytes(absl::string_view bytes) {
+    SOMNUS_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
+  }
+  // A field of a list. Lengths go before texts, so that no two lists of fields make the same bytes.
+  void Add(uint64_t number) { AddBytes({reinterpret_cast<const char*>(&number), sizeof(number)}); }
   void Add(absl::string_view text) {
     Add(uint64_t{text.size()});
-    Update(text);
+    AddBytes(text);
   }
+  // The digest, once.
   std::string Hex() {
     std::string digest(32, '\0');
     SOMNUS_CHECK(
@@ -35,9 +39,6 @@ class Sha256 {
   struct Free {
     void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
   };
-  void Update(absl::string_view bytes) {
-    SOMNUS_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
-  }
   std::unique_ptr<EVP_MD_CTX, Free> context_;
 };
 
