@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "coordinator/structured/whitespace_bound.h"
 #include "coordinator/structured/work_meter.h"
 #include "coordinator/structured/xgrammar_log.h"
 #include "coordinator/structured/xgrammar_repetitions.h"
@@ -36,6 +37,7 @@ struct Shared {
   GrammarLimits limits;
   int64_t rows;
   std::vector<int16_t> first_bytes;  // of each token that adds text, for whole words of a mask
+  WhitespaceTokens whitespace;
 
   WorkMeter::Limits compile_limits() const { return {limits.compile_bytes, limits.compile_time}; }
   // For a call of a matcher whose earlier calls hold `held` bytes.
@@ -269,8 +271,9 @@ class XgrammarMatcher : public GrammarMatcher {
 
 class XgrammarGrammar : public CompiledGrammar {
  public:
-  XgrammarGrammar(xgrammar::CompiledGrammar grammar, SharedPtr shared)
-      : grammar_(std::move(grammar)), shared_(std::move(shared)) {}
+  // `max_whitespace`: of JSON texts; nullopt: as the grammar says.
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, std::optional<int32_t> max_whitespace, SharedPtr shared)
+      : grammar_(std::move(grammar)), max_whitespace_(max_whitespace), shared_(std::move(shared)) {}
 
   absl::StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const override {
     std::unique_ptr<GrammarMatcher> matcher;
@@ -279,7 +282,10 @@ class XgrammarGrammar : public CompiledGrammar {
       matcher = std::make_unique<XgrammarMatcher>(grammar_, xgrammar::GrammarMatcher(grammar_), shared_);
       return absl::OkStatus();
     }));
-    return matcher;
+    if (!max_whitespace_.has_value()) return matcher;
+    return std::make_unique<BoundedWhitespaceMatcher>(
+        std::move(matcher), std::shared_ptr<const WhitespaceTokens>(shared_, &shared_->whitespace),
+        *max_whitespace_);
   }
 
   void MakeMasks() const override {
@@ -296,6 +302,7 @@ class XgrammarGrammar : public CompiledGrammar {
 
  private:
   const xgrammar::CompiledGrammar grammar_;
+  const std::optional<int32_t> max_whitespace_;
   const SharedPtr shared_;
 };
 
@@ -308,8 +315,8 @@ class XgrammarCompiler : public GrammarCompiler {
       : tokenizer_(info),
         compiler_(info, /*max_threads=*/1, /*cache_enabled=*/true, options.shared_bytes,
                   /*enable_dynamic_compilation=*/true),
-        shared_(std::make_shared<const Shared>(
-            Shared{options.limits, vocabulary.rows, FirstBytesOf(vocabulary)})) {}
+        shared_(std::make_shared<const Shared>(Shared{
+            options.limits, vocabulary.rows, FirstBytesOf(vocabulary), WhitespaceTokens(vocabulary)})) {}
 
   absl::StatusOr<std::shared_ptr<const CompiledGrammar>> Compile(const GrammarSource& source) override {
     RETURN_IF_ERROR(CheckGrammarSource(source, shared_->limits));
@@ -319,7 +326,7 @@ class XgrammarCompiler : public GrammarCompiler {
     RETURN_IF_ERROR(Metered(shared_->compile_limits(), absl::StatusCode::kInvalidArgument, &held, [&] {
       result = std::make_shared<XgrammarGrammar>(
           compiler_.CompileGrammar(UnrollRepetitions(Parse(source), shared_->limits.max_chain_branches)),
-          shared_);
+          MaxWhitespace(source), shared_);
       return absl::OkStatus();
     }));
     if (!warnings.messages().empty()) {
@@ -358,13 +365,18 @@ class XgrammarCompiler : public GrammarCompiler {
     throw std::invalid_argument("a grammar of an unknown kind");
   }
 
-  xgrammar::Grammar ParseSchema(const std::string& schema, const JsonLayout& layout) const {
-    std::optional<int32_t> max_whitespace = layout.max_whitespace;
-    if (!max_whitespace.has_value() && shared_->limits.max_whitespace > 0)
-      max_whitespace = shared_->limits.max_whitespace;
+  // With any number of characters of white space; matchers bound the number.
+  static xgrammar::Grammar ParseSchema(const std::string& schema, const JsonLayout& layout) {
     return xgrammar::Grammar::FromJSONSchema(schema, layout.any_whitespace, /*indent=*/std::nullopt,
-                                             /*separators=*/std::nullopt,
-                                             /*strict_mode=*/false, max_whitespace);
+                                             /*separators=*/std::nullopt, /*strict_mode=*/false);
+  }
+
+  std::optional<int32_t> MaxWhitespace(const GrammarSource& source) const {
+    const bool is_json = source.kind == GrammarKind::kJsonSchema || source.kind == GrammarKind::kJsonObject;
+    if (!is_json || !source.layout.any_whitespace) return std::nullopt;
+    if (source.layout.max_whitespace.has_value()) return source.layout.max_whitespace;
+    const int32_t limit = shared_->limits.max_whitespace;
+    return limit > 0 ? std::optional(limit) : std::nullopt;
   }
 
   xgrammar::Grammar ParseStructuralTag(const std::string& text) const {

@@ -3,6 +3,7 @@
 
 #include "coordinator/structured/grammar.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
@@ -88,6 +89,27 @@ class Grammars : public ::testing::Test {
       ASSERT_TRUE((*matcher)->Rollback(1).ok());
       ASSERT_EQ(Allowed(matcher->get()), allowed) << "back at '" << text << "'";
       ASSERT_EQ((*matcher)->Accept(*next), absl::OkStatus()) << text;
+    }
+  }
+
+  // Walks through two grammars, mostly along white space and quotes, and compares their masks.
+  void WalkBeside(const CompiledGrammar& grammar, const CompiledGrammar& oracle_grammar, uint32_t seed) {
+    std::mt19937 random(seed);
+    const auto matcher = *grammar.NewMatcher(), oracle = *oracle_grammar.NewMatcher();
+    std::string text;
+    for (int step = 0; step < 40 && !matcher->IsTerminated(); ++step) {
+      const std::set<int32_t> allowed = Allowed(matcher.get());
+      ASSERT_EQ(Difference(allowed, Allowed(oracle.get())), "") << "after '" << text << "'";
+      std::vector<int32_t> next(allowed.begin(), allowed.end());
+      const auto others = std::partition(next.begin(), next.end(), [this](int32_t token) {
+        return vocabulary_.token_bytes[static_cast<size_t>(token)].find_first_of(" \n\"") !=
+               std::string::npos;
+      });
+      if (others != next.begin() && random() % 4 != 0) next.erase(others, next.end());
+      const int32_t token = next[random() % next.size()];
+      ASSERT_EQ(matcher->Accept(token), absl::OkStatus()) << text;
+      ASSERT_EQ(oracle->Accept(token), absl::OkStatus()) << text;
+      text += vocabulary_.token_bytes[static_cast<size_t>(token)];
     }
   }
 
@@ -210,6 +232,47 @@ TEST_F(Grammars, WithAnyWhitespaceAndWithout) {
   const auto fixed = Compile(source);
   EXPECT_TRUE(Matches(*fixed, "[1, 2]"));
   EXPECT_FALSE(Matches(*fixed, "[1,  2]"));
+}
+
+// xgrammar counts the white space of schemas in structural tags itself.
+TEST_F(Grammars, MasksWithBoundedWhitespaceAreThoseOfAGrammarThatCounts) {
+  const std::string schema =
+      R"({"type": "object", "properties": {"a": {"type": "string"}, "ab": {"type": "array", "items": {"type": "string"}}},
+          "additionalProperties": false})";
+  for (const int32_t most : {1, 2, 3, 5}) {
+    GrammarSource source = SourceOf(GrammarKind::kJsonSchema, schema);
+    source.layout.max_whitespace = most;
+    const auto bounded = Compile(source);
+    const auto counted = Compile(
+        GrammarKind::kStructuralTag,
+        absl::StrCat(R"({"type": "structural_tag", "format": {"type": "json_schema", "json_schema": )",
+                     schema, R"(, "max_whitespace_cnt": )", most, "}}"));
+    ASSERT_TRUE(bounded != nullptr && counted != nullptr);
+    for (uint32_t seed = 0; seed < 20; ++seed) WalkBeside(*bounded, *counted, seed);
+  }
+}
+
+TEST_F(Grammars, BoundedWhitespaceIsCountedOutsideOfStringsAlone) {
+  GrammarSource source = SourceOf(GrammarKind::kJsonObject, "");
+  source.layout.max_whitespace = 2;
+  const auto grammar = Compile(source);
+  EXPECT_TRUE(Matches(*grammar, R"({  "a     \"    b  "  :  1  })"));
+  EXPECT_FALSE(Matches(*grammar, R"({"a \"":   1})"));
+  EXPECT_FALSE(Matches(*grammar, R"({"a\\":   1})")) << "the string ends behind an escaped backslash";
+  const auto matcher = *grammar->NewMatcher();
+  ASSERT_TRUE(AcceptBytes(matcher.get(), "{  ").ok());
+  EXPECT_EQ(matcher->Accept(' ').code(), absl::StatusCode::kInvalidArgument);
+  const std::set<int32_t> full = Allowed(matcher.get());
+  EXPECT_FALSE(full.contains(' '));
+  EXPECT_TRUE(full.contains('"'));
+  const auto fork = *matcher->Fork();
+  EXPECT_EQ(Allowed(fork.get()), full);
+  ASSERT_TRUE(matcher->Rollback(1).ok());
+  EXPECT_TRUE(Allowed(matcher.get()).contains('\n'));
+  ASSERT_TRUE(matcher->Accept('\t').ok());
+  EXPECT_EQ(Allowed(matcher.get()), full);
+  ASSERT_TRUE(AcceptBytes(fork.get(), R"("b":1})").ok());
+  EXPECT_TRUE(fork->IsComplete());
 }
 
 TEST_F(Grammars, WhitespaceIsBoundedInTheSchemasOfAStructuralTag) {

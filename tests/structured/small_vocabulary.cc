@@ -60,6 +60,11 @@ GrammarVocabulary SmallVocabulary() {
            "\\u",
            "\\n",
            "\\\"",
+           "   ",
+           "  \"",
+           ",\n  \"",
+           "a   \"",
+           "\"    ,",
        }) {
     vocabulary.token_bytes.emplace_back(token);
   }

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Measures what the operations page costs the server: start-up, speed, processor time and memory, with the page closed
-and with ten pages open, in turns.
+and with ten pages open, in turns. Beside it an idle second server runs all the time: in the state "elsewhere" the pages look
+at the second server. The clients of the pages then take the same time of the same cores, and open / elsewhere is what the
+watched server pays.
 
 Usage: console_cost.py MODEL [--pages 10] [--rounds 5] [--seconds 10] [--concurrency 8] [--json FILE] [-- SERVER FLAG ...]
 A page is a client that asks for what the page asks for, over one connection: its files once, then GET /status of
 operators' listener, and again a second after each answer (coordinator/console/page/operations.js). No browser runs: on
 the same cores it would take from the server what it needs for itself. The pages are one process of their own.
 
-For each round and both states, in turns: a start with the pages already open, from exec to /health 200; then
+For each round and state, in turns: a start with the pages already open, from exec to /health 200; then
 --seconds without requests, and --seconds of --concurrency streams without an end. Prints medians and ranges, and the
-ratios of the rounds, open to closed: seconds to be ready, processor seconds of the coordinator alone per idle
+ratios of the rounds, open to the others: seconds to be ready, processor seconds of the coordinator alone per idle
 second, tokens per second and the coordinator's processor microseconds per token, and the memory (PSS) of the
 coordinator and of all processes at the end.
 """
@@ -31,6 +33,7 @@ from speculation import BIN, free_port, spread  # noqa: E402
 PAGE_INTERVAL_S = 1.0  # INTERVAL_MS of operations.js
 POLL_S = 0.003
 LIMIT_S = 300
+STATES = ("closed", "elsewhere", "open")
 PATHS = re.compile(r'(?:href|src)="(console/[\w./-]+)"')
 IMPORTS = re.compile(r'from "\./([\w.-]+)"')
 
@@ -172,9 +175,10 @@ def idle(server, seconds):
     return (processor_seconds(server.coordinator) - cpu) / (time.monotonic() - began)
 
 
-def run(args, pages):
+def run(args, state, idle_admin_port):
     port, admin_port = free_port(), free_port()
-    watchers = open_pages(admin_port, pages) if pages else None
+    watched = {"closed": None, "elsewhere": idle_admin_port, "open": admin_port}[state]
+    watchers = open_pages(watched, args.pages) if watched else None
     try:
         server = Server(args, port, admin_port)
         try:
@@ -192,14 +196,16 @@ def run(args, pages):
 
 
 def report(results):
-    print(f"{'':16}{'closed':>24}{'open':>24}   open / closed")
+    print(f"{'':16}" + "".join(f"{state:>28}" for state in STATES))
     for key in results["open"][0]:
         columns = []
-        for state in ("closed", "open"):
+        for state in STATES:
             values = [one[key] for one in results[state]]
             columns.append(f"{statistics.median(values):.3f} ({min(values):.3f}..{max(values):.3f})")
-        ratios = [new[key] / old[key] for new, old in zip(results["open"], results["closed"]) if old[key] > 0]
-        print(f"{key:16}{columns[0]:>24}{columns[1]:>24}   {spread(ratios) if ratios else 'closed takes no time'}")
+        print(f"{key:16}" + "".join(f"{column:>28}" for column in columns))
+        for state in STATES[:-1]:
+            ratios = [new[key] / old[key] for new, old in zip(results["open"], results[state]) if old[key] > 0]
+            print(f"  {'open / ' + state:20}{spread(ratios) if ratios else 'takes no time'}")
 
 
 def main():
@@ -218,11 +224,15 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="also writes all results there")
     parser.add_argument("flags", nargs="*", metavar="SERVER FLAG", help="behind --")
     args = parser.parse_args()
-    results = {"closed": [], "open": []}
-    for attempt in range(args.rounds):
-        turns = [("closed", 0), ("open", args.pages)]
-        for state, pages in turns if attempt % 2 else turns[::-1]:
-            results[state].append(run(args, pages))
+    results = {state: [] for state in STATES}
+    idle_admin_port = free_port()
+    second = Server(args, free_port(), idle_admin_port)
+    try:
+        for attempt in range(args.rounds):
+            for state in STATES if attempt % 2 else STATES[::-1]:
+                results[state].append(run(args, state, idle_admin_port))
+    finally:
+        second.stop()
     report(results)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
