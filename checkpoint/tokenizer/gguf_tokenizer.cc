@@ -18,6 +18,10 @@ using Kind = PreTokenizerStep::Kind;
 
 constexpr char kTokenizerModelKey[] = "tokenizer.ggml.model";
 
+constexpr char kLineEnd[] = R"([\r\n])";
+// Of DeepSeek's first tokenizers, which divide Chinese and Korean from letters.
+constexpr char kDeepseekCjk[] = R"([一-龥ࠀ-一가-퟿]+)";
+
 // Values of tokenizer.ggml.token_type.
 constexpr int64_t kControlToken = 3, kUserDefinedToken = 4, kUnusedToken = 5;
 
@@ -29,8 +33,10 @@ enum class Recipe {
   kQwen2,
   kTekken,
   kGpt4o,
+  kDeepseekLlm,
   kDeepseekCoder,
   kDeepseekV3,
+  kKimiK2,
   kDefault
 };
 
@@ -74,8 +80,10 @@ constexpr NamedPreTokenizer kPreTokenizers[] = {
     {"gpt-4o", Recipe::kGpt4o},
     {"llama4", Recipe::kGpt4o},
     {"kanana2", Recipe::kGpt4o},
+    {"deepseek-llm", Recipe::kDeepseekLlm},
     {"deepseek-coder", Recipe::kDeepseekCoder},
     {"deepseek-v3", Recipe::kDeepseekV3},
+    {"kimi-k2", Recipe::kKimiK2, true},  // tiktoken looks a whole piece up before it merges
 };
 
 PreTokenizerStep Split(const char* pattern) {
@@ -107,13 +115,19 @@ std::vector<PreTokenizerStep> StepsOf(Recipe recipe) {
       return {Split(kGpt4oPattern), bytes};
     case Recipe::kDeepseekV3:
       return {Split(R"(\p{N}{1,3})"), Split("[一-龥぀-ゟ゠-ヿ]+"), Split(kDeepseekV3Pattern), bytes};
-    case Recipe::kDeepseekCoder:
-      return {Split(R"([\r\n])"),
-              Split(R"(\s?\p{L}+)"),
-              Split(R"(\s?\p{P}+)"),
-              Split(R"([一-龥ࠀ-一가-퟿]+)"),
+    case Recipe::kKimiK2:
+      return {Split(kKimiK2Pattern), bytes};
+    case Recipe::kDeepseekLlm:
+      return {Split(kLineEnd),
+              Split(kDeepseekLlmLetters),
+              Split(kDeepseekLlmSigns),
+              Split(R"(\s+$)"),
+              Split(kDeepseekCjk),
               digits,
               bytes};
+    case Recipe::kDeepseekCoder:
+      return {
+          Split(kLineEnd), Split(R"(\s?\p{L}+)"), Split(R"(\s?\p{P}+)"), Split(kDeepseekCjk), digits, bytes};
     case Recipe::kDefault:
       return {Split(R"([\p{P}\$\+<=>\^~\|]+)"), Split(kGpt2Pattern), Split(R"(\p{N}+)"),
               Split("[0-9][0-9][0-9]"), bytes};
