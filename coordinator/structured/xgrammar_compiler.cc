@@ -20,6 +20,7 @@
 #include "coordinator/structured/whitespace_bound.h"
 #include "coordinator/structured/work_meter.h"
 #include "coordinator/structured/xgrammar_log.h"
+#include "coordinator/structured/xgrammar_lookaheads.h"
 #include "coordinator/structured/xgrammar_repetitions.h"
 #include "coordinator/structured/xgrammar_warnings.h"
 // Of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
@@ -324,9 +325,10 @@ class XgrammarCompiler : public GrammarCompiler {
     std::shared_ptr<const CompiledGrammar> result;
     int64_t held = 0;
     RETURN_IF_ERROR(Metered(shared_->compile_limits(), absl::StatusCode::kInvalidArgument, &held, [&] {
-      result = std::make_shared<XgrammarGrammar>(
-          compiler_.CompileGrammar(UnrollRepetitions(Parse(source), shared_->limits.max_chain_branches)),
-          MaxWhitespace(source), shared_);
+      xgrammar::CompiledGrammar compiled =
+          compiler_.CompileGrammar(UnrollRepetitions(Parse(source), shared_->limits.max_chain_branches));
+      DropWrongLookaheads(&compiled);
+      result = std::make_shared<XgrammarGrammar>(std::move(compiled), MaxWhitespace(source), shared_);
       return absl::OkStatus();
     }));
     if (!warnings.messages().empty()) {

@@ -9,6 +9,12 @@
 //                        has the bytes of a surrogate, which grammars let pass; {"error": message, "after":
 //                        text}
 //   {"masks_of": TEXT}   {"faults": [...]}: where the masks along the text differ from a walk byte by byte
+//   {"masks_along": [ID, ...]}
+//                        {"masks": [HEX, ...]}: the mask before each token, up to the first token that the
+//                        grammar refuses; in hexadecimal digits, token 0 in the lowest bit of the first byte
+// With another vocabulary from here on, for which "samples" and "masks_of" have no meaning:
+//   {"vocabulary": {"tokens": [HEX, ...], "end": ID}}
+//                        {}
 
 #include <bit>
 #include <iostream>
@@ -36,6 +42,8 @@ class GrammarSession {
       return Take(GateSchemaText(schema->dump(), GateOptions()));
     if (const auto regex = request.find("regex"); regex != request.end())
       return Take(GateRegex(regex->get<std::string>(), GateOptions()));
+    if (const auto vocabulary = request.find("vocabulary"); vocabulary != request.end())
+      return Change(*vocabulary);
     if (grammar_ == nullptr) return {{"error", "no grammar"}};
     if (const auto texts = request.find("texts"); texts != request.end()) {
       Json accepted = Json::array();
@@ -44,6 +52,8 @@ class GrammarSession {
     }
     if (const auto text = request.find("masks_of"); text != request.end())
       return {{"faults", FaultsOf(text->get<std::string>())}};
+    if (const auto tokens = request.find("masks_along"); tokens != request.end())
+      return {{"masks", MasksAlong(*tokens)}};
     std::mt19937 random(request.value("seed", 0u));
     Json texts = Json::array();
     for (int i = request.value("samples", 1); i > 0; --i)
@@ -72,6 +82,33 @@ class GrammarSession {
     if (!grammar.ok()) return {{"error", std::string(grammar.status().message())}};
     grammar_ = *grammar;
     return {{KeyOf(gated), gated}};
+  }
+
+  Json Change(const Json& vocabulary) {
+    vocabulary_ = GrammarVocabulary();
+    for (const Json& token : vocabulary["tokens"])
+      vocabulary_.token_bytes.push_back(absl::HexStringToBytes(token.get<std::string>()));
+    vocabulary_.end_tokens = {vocabulary["end"].get<int32_t>()};
+    vocabulary_.rows = static_cast<int64_t>(vocabulary_.token_bytes.size());
+    auto compiler = NewXgrammarCompiler(vocabulary_, {});
+    SOMNUS_CHECK(compiler.ok());
+    grammar_.reset();
+    compiler_ = *std::move(compiler);
+    return Json::object();
+  }
+
+  Json MasksAlong(const Json& tokens) const {
+    const auto matcher = NewMatcher();
+    Json masks = Json::array();
+    for (const Json& token : tokens) {
+      std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(vocabulary_.rows)));
+      if (!matcher->FillMask(absl::MakeSpan(mask)).ok()) break;
+      const absl::string_view bytes(reinterpret_cast<const char*>(mask.data()),
+                                    mask.size() * sizeof(mask[0]));
+      masks.push_back(absl::BytesToHexString(bytes));
+      if (!matcher->Accept(token.get<int32_t>()).ok()) break;
+    }
+    return masks;
   }
 
   absl::StatusOr<std::vector<int32_t>> Allowed(GrammarMatcher* matcher) const {
@@ -163,8 +200,8 @@ class GrammarSession {
     return !bytes.empty() && accepted == bytes.size();
   }
 
-  const GrammarVocabulary vocabulary_ = SmallVocabulary();
-  const std::unique_ptr<GrammarCompiler> compiler_ = SmallCompiler();
+  GrammarVocabulary vocabulary_ = SmallVocabulary();
+  std::unique_ptr<GrammarCompiler> compiler_ = SmallCompiler();
   std::shared_ptr<const CompiledGrammar> grammar_;
 };
 

@@ -141,6 +141,10 @@ TEST_F(Grammars, MasksAreThoseOfTheWalkOverBytes) {
       // One automaton in several places: what may follow it differs, and may be its own beginning.
       {GrammarKind::kRegex, "((a|bc){2,40}yes|x(a|bc){1,70}(12|no)?|3(a|bc){2,40}abab)"},
       {GrammarKind::kRegex, "(a|bc){1,3}|x((a|bc){1,3}[^a]){1,2}"},
+      // What follows the first part has a class that ends beyond ASCII.
+      {GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "^[abx]?[\\uE000-\\uFFFF]*c(?:é){0}$"})"},
+      {GrammarKind::kEbnf, "root ::= first [\\uE000-\\U0010FFFF]* \"yes\"\nfirst ::= \"\" | [a-z]"},
+      {GrammarKind::kEbnf, "root ::= first [^\\u4E61-\\u4E63] \"x\"\nfirst ::= \"\" | [abx]"},
       {GrammarKind::kEbnf,
        "root ::= item{1,3} \"x\" root | \"\\\"\" item{0,90} \"\\\"\" tail\n"
        "item ::= [a-c] | \"\\\\\" [n\\\"]\ntail ::= \"\" | \", \" root | \"}\" item{2}"},
