@@ -1,47 +1,13 @@
 #include "coordinator/structured/grammar_limits.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/structured/schema_brackets.h"
 
 namespace somnus {
 namespace {
-
-// How many brackets are open at once at most. A character after a backslash is no bracket. In JSON the
-// brackets of a string count too, as a pattern stands in a string of its schema, and what a string opens ends
-// with the string.
-int64_t Depth(std::string_view text, bool json) {
-  int64_t outside = 0, inside = 0, deepest = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    int64_t& open = quoted ? inside : outside;
-    switch (text[i]) {
-      case '\\':
-        ++i;
-        break;
-      case '"':
-        quoted = json && !quoted;
-        inside = 0;
-        break;
-      case '(':
-      case '[':
-      case '{':
-        ++open;
-        deepest = std::max(deepest, outside + inside);
-        break;
-      case ')':
-      case ']':
-      case '}':
-        open = std::max<int64_t>(0, open - 1);
-        break;
-      default:
-        break;
-    }
-  }
-  return deepest;
-}
 
 // Engines that read strings up to the first byte of value 0 would miss what follows.
 bool HasNul(const GrammarSource& source) {
@@ -67,7 +33,7 @@ absl::Status CheckGrammarSource(const GrammarSource& source, const GrammarLimits
     return absl::InvalidArgumentError("choice: the list is empty");
   }
   const bool json = source.kind == GrammarKind::kJsonSchema || source.kind == GrammarKind::kStructuralTag;
-  if (const int64_t depth = Depth(source.text, json); depth > limits.depth) {
+  if (const int64_t depth = BracketDepth(source.text, json); depth > limits.depth) {
     return absl::InvalidArgumentError(absl::StrCat("the grammar's brackets are nested ", depth,
                                                    " levels deep, and at most ", limits.depth,
                                                    " are allowed"));

@@ -1,7 +1,9 @@
 #include "coordinator/structured/schema_regex.h"
 
 #include <algorithm>
+#include <set>
 
+#include "absl/container/flat_hash_set.h"
 #include "base/utf8.h"
 
 namespace somnus {
@@ -11,6 +13,10 @@ using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;
 
 // Lengths beyond this bound count as unbounded, so that products stay within int64.
 constexpr int64_t kLongest = int64_t{1} << 31;
+// Sizes of terms end here, so that products of three stay within int64.
+constexpr int64_t kLargestSize = int64_t{1} << 20;
+// So many characters of a text are groups within each other in what AllBut writes.
+constexpr size_t kNestedSteps = 32;
 constexpr uint32_t kFirstSurrogate = 0xD800;
 constexpr uint32_t kLastSurrogate = 0xDFFF;
 
@@ -116,6 +122,9 @@ RegexId RegexArena::Intern(RegexTerm term) {
     return Nothing();
   }
   const auto id = static_cast<RegexId>(terms_.size());
+  term.size = term.chars < 0 ? 1 : 1 + static_cast<int64_t>(sets_[term.chars].ranges().size());
+  for (const RegexId part : term.parts) term.size += terms_[part].size;
+  term.size = std::min(term.size, kLargestSize);
   terms_.push_back(std::move(term));
   ids_.emplace(std::move(key), id);
   return id;
@@ -266,12 +275,17 @@ RegexId RegexArena::AllBut(const std::vector<std::string>& texts) {
 
 RegexId RegexArena::TrieComplement(const std::vector<std::vector<uint32_t>>& texts, size_t from, size_t to,
                                    size_t depth) {
-  std::vector<RegexId> choices;
-  if (texts[from].size() == depth) {
-    ++from;
-  } else {
-    choices.push_back(Empty());
+  // The characters that all texts have from here on.
+  std::vector<TextStep> steps;
+  bool ends = false;
+  for (;; ++depth) {
+    ends = from < to && texts[from].size() == depth;
+    if (ends) ++from;
+    if (from == to || texts[from][depth] != texts[to - 1][depth]) break;
+    steps.push_back({texts[from][depth], ends});
   }
+  std::vector<RegexId> choices;
+  if (!ends) choices.push_back(Empty());
   Ranges heads;
   for (size_t begin = from; begin < to;) {
     const uint32_t head = texts[begin][depth];
@@ -283,7 +297,25 @@ RegexId RegexArena::TrieComplement(const std::vector<std::vector<uint32_t>>& tex
     begin = end;
   }
   choices.push_back(Concat(Chars(CodePointSet::Of(heads).Complement()), AnyString()));
-  return Union(std::move(choices));
+  return Leaving(steps, 0, steps.size(), Union(std::move(choices)));
+}
+
+// The strings that leave the steps' characters before step `to`, and those that go on from there with `rest`.
+// Many steps are divided: w[0..n) is left before n/2, or behind the first half.
+RegexId RegexArena::Leaving(const std::vector<TextStep>& steps, size_t from, size_t to, RegexId rest) {
+  if (to - from > kNestedSteps) {
+    const size_t middle = from + (to - from) / 2;
+    RegexId behind = Leaving(steps, middle, to, rest);
+    for (size_t i = middle; i-- > from;)
+      behind = Concat(Chars(CodePointSet::Of({{steps[i].head, steps[i].head}})), behind);
+    return Union({Leaving(steps, from, middle, Nothing()), behind});
+  }
+  for (size_t i = to; i-- > from;) {
+    const CodePointSet head = CodePointSet::Of({{steps[i].head, steps[i].head}});
+    rest = Union({steps[i].ends ? Nothing() : Empty(), Concat(Chars(head), rest),
+                  Concat(Chars(head.Complement()), AnyString())});
+  }
+  return rest;
 }
 
 RegexId RegexArena::Derivative(RegexId id, uint32_t code_point) {
@@ -440,50 +472,104 @@ absl::StatusOr<RegexArena::Automaton> RegexArena::Build(RegexId id, int32_t max_
   return automaton;
 }
 
-RegexId RegexArena::Eliminate(const Automaton& automaton) {
-  const auto count = static_cast<int32_t>(automaton.next.size());
-  // Two more states: `count` before the start, `count` + 1 after all accepting ones.
-  std::vector<absl::flat_hash_map<int32_t, RegexId>> out(count + 2);
-  std::vector<absl::flat_hash_map<int32_t, bool>> in(count + 2);
-  const auto add = [&](int32_t from, int32_t to, RegexId label) {
-    const auto [edge, inserted] = out[from].emplace(to, label);
-    if (!inserted) edge->second = Union({edge->second, label});
-    in[to][from] = true;
-  };
-  for (int32_t state = 0; state < count; ++state) {
-    for (const auto& [target, chars] : automaton.next[state]) add(state, target, Chars(chars));
-    if (automaton.accepting[state]) add(state, count + 1, Empty());
+// Takes the states out of an automaton one by one: the edges past a state take in what led through it. The
+// state comes first for which the least text is written again (Delgado and Morais, CIAA 2004): the labels
+// grow evenly, so that the term is short, and its groups nest little.
+class RegexArena::Elimination {
+ public:
+  Elimination(const Automaton& automaton, RegexArena* arena)
+      : arena_(*arena),
+        count_(static_cast<int32_t>(automaton.next.size())),
+        out_(automaton.next.size() + 2),
+        in_(automaton.next.size() + 2),
+        weights_(automaton.next.size()) {
+    // Two more states: `count_` before the start, `count_` + 1 after all accepting ones.
+    for (int32_t state = 0; state < count_; ++state) {
+      for (const auto& [target, chars] : automaton.next[state]) Add(state, target, arena_.Chars(chars));
+      if (automaton.accepting[state]) Add(state, count_ + 1, arena_.Empty());
+    }
+    Add(count_, 0, arena_.Empty());
+    for (int32_t state = 0; state < count_; ++state) {
+      weights_[state] = WeightOf(state);
+      order_.insert({weights_[state], state});
+    }
   }
-  add(count, 0, Empty());
-  for (int32_t state = count - 1; state >= 0 && !exhausted_; --state) {
-    const auto loop = out[state].find(state);
-    const RegexId around = loop == out[state].end() ? Empty() : Repeat(loop->second, 0, kNoLimit);
+
+  RegexId Run() {
+    while (!order_.empty() && !arena_.exhausted()) {
+      const int32_t state = order_.begin()->second;
+      order_.erase(order_.begin());
+      TakeOut(state);
+    }
+    const auto result = out_[count_].find(count_ + 1);
+    return result == out_[count_].end() ? arena_.Nothing() : result->second;
+  }
+
+ private:
+  void Add(int32_t from, int32_t to, RegexId label) {
+    const auto [edge, inserted] = out_[from].emplace(to, label);
+    if (!inserted) edge->second = arena_.Union({edge->second, label});
+    in_[to].insert(from);
+  }
+
+  // How much text is written again when the state is taken out.
+  int64_t WeightOf(int32_t state) const {
+    const bool loops = out_[state].contains(state);
+    const int64_t targets = static_cast<int64_t>(out_[state].size()) - loops;
+    const int64_t sources = static_cast<int64_t>(in_[state].size()) - loops;
+    int64_t weight = 0;
+    for (const auto& [target, label] : out_[state])
+      weight += arena_.term(label).size * (target == state ? sources * targets - 1 : sources - 1);
+    for (const int32_t source : in_[state]) {
+      if (source != state) weight += arena_.term(out_[source].at(state)).size * (targets - 1);
+    }
+    return weight;
+  }
+
+  void TakeOut(int32_t state) {
+    const auto loop = out_[state].find(state);
+    const RegexId around =
+        loop == out_[state].end() ? arena_.Empty() : arena_.Repeat(loop->second, 0, kNoLimit);
     std::vector<int32_t> sources;
-    for (const auto& [source, unused] : in[state]) {
+    for (const int32_t source : in_[state]) {
       if (source != state) sources.push_back(source);
     }
     std::sort(sources.begin(), sources.end());
     std::vector<std::pair<int32_t, RegexId>> targets;
-    for (const auto& [target, label] : out[state]) {
-      if (target != state) targets.push_back({target, Concat(around, label)});
+    for (const auto& [target, label] : out_[state]) {
+      if (target != state) targets.push_back({target, arena_.Concat(around, label)});
     }
     std::sort(targets.begin(), targets.end());
     for (const int32_t source : sources) {
-      const RegexId entry = out[source].at(state);
-      for (const auto& [target, label] : targets) add(source, target, Concat(entry, label));
-      out[source].erase(state);
+      const RegexId entry = out_[source].at(state);
+      out_[source].erase(state);
+      for (const auto& [target, label] : targets) Add(source, target, arena_.Concat(entry, label));
     }
-    for (const auto& [target, unused] : targets) in[target].erase(state);
+    for (const auto& [target, unused] : targets) in_[target].erase(state);
+    for (const int32_t source : sources) Weigh(source);
+    for (const auto& [target, unused] : targets) Weigh(target);
   }
-  const auto result = out[count].find(count + 1);
-  return result == out[count].end() ? Nothing() : result->second;
-}
+
+  void Weigh(int32_t state) {
+    if (state >= count_) return;
+    order_.erase({weights_[state], state});
+    weights_[state] = WeightOf(state);
+    order_.insert({weights_[state], state});
+  }
+
+  RegexArena& arena_;
+  const int32_t count_;
+  std::vector<absl::flat_hash_map<int32_t, RegexId>> out_;  // by state: the labels of the edges from it
+  std::vector<absl::flat_hash_set<int32_t>> in_;            // by state: where edges come from
+  std::vector<int64_t> weights_;
+  std::set<std::pair<int64_t, int32_t>> order_;  // the states that are left, with their weights
+};
 
 absl::StatusOr<RegexId> RegexArena::Plain(RegexId id, int32_t max_states) {
   if (IsPlain(id)) return id;
   absl::StatusOr<Automaton> automaton = Build(id, max_states);
   if (!automaton.ok()) return automaton.status();
-  const RegexId plain = Eliminate(*automaton);
+  const RegexId plain = Elimination(*automaton, this).Run();
   if (exhausted_) return absl::ResourceExhaustedError("the pattern is too complex");
   return plain;
 }

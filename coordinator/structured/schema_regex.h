@@ -47,6 +47,7 @@ struct RegexTerm {
   std::vector<RegexId> parts;  // kConcat: head and tail; kUnion, kAnd: sorted; kRepeat, kNot: one
   int32_t min = 0;             // kRepeat
   int32_t max = kNoLimit;      // kRepeat
+  int64_t size = 0;            // of the term's text, about
 };
 
 class RegexArena {
@@ -88,6 +89,11 @@ class RegexArena {
 
  private:
   struct Automaton;
+  class Elimination;
+  struct TextStep {
+    uint32_t head;
+    bool ends;  // a text ends before the head
+  };
   using Key = std::tuple<int, int32_t, std::vector<RegexId>, int32_t, int32_t>;
 
   RegexId Intern(RegexTerm term);
@@ -95,9 +101,9 @@ class RegexArena {
   bool IsPlain(RegexId id);
   std::vector<uint32_t> Boundaries(RegexId id) const;
   absl::StatusOr<Automaton> Build(RegexId id, int32_t max_states);
-  RegexId Eliminate(const Automaton& automaton);
   RegexId TrieComplement(const std::vector<std::vector<uint32_t>>& texts, size_t from, size_t to,
                          size_t depth);
+  RegexId Leaving(const std::vector<TextStep>& steps, size_t from, size_t to, RegexId rest);
 
   int32_t max_terms_;
   bool exhausted_ = false;

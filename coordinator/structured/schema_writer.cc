@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/structured/schema_brackets.h"
 #include "coordinator/structured/schema_regex_text.h"
 
 namespace somnus {
@@ -78,10 +79,32 @@ absl::StatusOr<SchemaJson> SchemaWriter::Write(const SchemaJson* root) {
     ASSIGN_OR_RETURN(definitions[definitions_[next].name], Inline(next, 1));
   }
   if (!definitions.empty()) out["$defs"] = std::move(definitions);
-  if (static_cast<int64_t>(out.dump().size()) > context_.options().max_output_bytes) {
-    return context_.Refuse(root, "", "the schema is too large once it is written for the grammar engine");
-  }
+  RETURN_IF_ERROR(CheckSize(out));
   return out;
+}
+
+absl::Status SchemaWriter::CheckSize(const SchemaJson& written) {
+  const SchemaJson* root = &context_.source().root();
+  const std::string text = written.dump();
+  if (static_cast<int64_t>(text.size()) > context_.options().max_output_bytes)
+    return context_.Refuse(root, "", "the schema is too large once it is written for the grammar engine");
+  const int64_t depth = BracketDepth(text, /*json=*/true), most = context_.options().max_output_depth;
+  if (depth <= most) return absl::OkStatus();
+  const SchemaJson* node = deepest_node_ == nullptr ? root : deepest_node_;
+  const char* keyword = "";
+  for (const char* candidate : {"format", "pattern", "const", "enum"}) {
+    if (FindMember(*node, candidate) != nullptr) keyword = candidate;
+  }
+  return context_.Refuse(
+      node, keyword,
+      absl::StrCat("the grammar engine would get ", depth, " brackets within each other, and takes ", most,
+                   "; use patterns with fewer groups and shorter lengths, and values that are nested less"));
+}
+
+void SchemaWriter::NoteDepth(int64_t depth, const SchemaJson* node) {
+  if (depth <= deepest_ || node == nullptr) return;
+  deepest_ = depth;
+  deepest_node_ = node;
 }
 
 absl::Status SchemaWriter::Collect(ConjunctionId root) {
@@ -269,6 +292,7 @@ absl::Status SchemaWriter::AddValues(const std::vector<SchemaJson>& values, cons
 absl::StatusOr<SchemaJson> SchemaWriter::WriteValue(const SchemaJson& value, const SchemaJson* node,
                                                     int32_t depth) {
   RETURN_IF_ERROR(context_.Spend());
+  NoteDepth(2 * int64_t{depth}, node);
   SchemaJson out = SchemaJson::object();
   if (value.is_string() && !HasPlainText(value.get_ref<const std::string&>())) {
     return WriteStrings(context_.arena().Literal(value.get_ref<const std::string&>()), node);
@@ -331,6 +355,7 @@ SchemaJson SchemaWriter::WriteNumber(const NumberPart& part) const {
 absl::StatusOr<std::string> SchemaWriter::Pattern(RegexId language, const SchemaJson* node) {
   absl::StatusOr<std::string> pattern =
       XgrammarPattern(language, context_.options().max_pattern_bytes, &context_.arena());
+  if (pattern.ok()) NoteDepth(BracketDepth(*pattern, /*json=*/false), node);
   if (pattern.ok()) return pattern;
   return context_.Refuse(node, "", "patterns, formats and lengths combine to a pattern that is too large");
 }

@@ -51,6 +51,9 @@ class SchemaWriter {
   absl::Status WriteOthers(const ObjectPart& part, const SchemaJson* node, int32_t depth, SchemaJson* object);
   absl::Status WriteCounts(const ObjectPart& part, const SchemaJson* node, SchemaJson* object);
   absl::StatusOr<std::string> Pattern(RegexId language, const SchemaJson* node);
+  // Refuses a schema that is written with too many brackets, or brackets within each other.
+  absl::Status CheckSize(const SchemaJson& written);
+  void NoteDepth(int64_t depth, const SchemaJson* node);
 
   GateContext& context_;
   Conjunctions conjunctions_;
@@ -59,6 +62,9 @@ class SchemaWriter {
   std::vector<ConjunctionId> order_;     // of the definitions, as they were met
   std::deque<ConjunctionId> unwritten_;  // named, but not written yet
   int32_t names_ = 0;
+  // The most brackets within each other of a pattern or a value, and its schema.
+  int64_t deepest_ = 0;
+  const SchemaJson* deepest_node_ = nullptr;
 };
 
 }  // namespace somnus

@@ -310,6 +310,35 @@ TEST_F(Grammars, FurtherPropertiesAreThereUnlessTheSchemaIsClosed) {
   EXPECT_FALSE(Matches(*closed, R"({"a": 1, "b": 2})"));
 }
 
+TEST_F(Grammars, LongNamesAndLongPatternsAreExact) {
+  const auto compile = [this](const std::string& schema) {
+    const SchemaOrRefusal gated = GateSchemaText(schema, {});
+    return Compile(SourceOf(GrammarKind::kJsonSchema, std::get<nlohmann::ordered_json>(gated).dump()));
+  };
+  std::string name;
+  for (int i = 0; i < 200; ++i) name += static_cast<char>('a' + i % 26);
+  const auto object = compile(absl::StrCat(
+      R"({"properties":{")", name, R"(":{"type":"integer"}},"additionalProperties":{"type":"null"}})"));
+  const auto has = [&](const std::string& member, const char* value) {
+    return Matches(*object, absl::StrCat("{\"", member, "\": ", value, "}"));
+  };
+  EXPECT_TRUE(has(name, "1"));
+  EXPECT_FALSE(has(name, "null"));
+  EXPECT_TRUE(has(name + "a", "null"));
+  for (const size_t length : {1, 31, 32, 33, 99, 100, 101, 150, 199}) {
+    EXPECT_TRUE(has(name.substr(0, length), "null")) << length;
+    EXPECT_TRUE(has(absl::StrCat(name.substr(0, length), "-", name.substr(length)), "null")) << length;
+    EXPECT_FALSE(has(name.substr(0, length), "1")) << length;
+  }
+  const auto text = compile(R"({"type":"string","pattern":"^[a-z]+-[a-z]+$","maxLength":100})");
+  for (const size_t dash : {1, 2, 50, 98}) {
+    const std::string begin = absl::StrCat("\"", std::string(dash, 'a'), "-");
+    EXPECT_TRUE(Matches(*text, absl::StrCat(begin, std::string(99 - dash, 'b'), "\""))) << dash;
+    EXPECT_FALSE(Matches(*text, absl::StrCat(begin, std::string(100 - dash, 'b'), "\""))) << dash;
+    EXPECT_FALSE(Matches(*text, absl::StrCat(begin, "\""))) << dash;
+  }
+}
+
 TEST_F(Grammars, AJsonObjectIsAnObject) {
   const auto grammar = Compile(GrammarKind::kJsonObject, "");
   EXPECT_TRUE(Matches(*grammar, R"({"a": [1, {"b": null}]})"));

@@ -6,6 +6,8 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "coordinator/structured/schema_brackets.h"
 #include "coordinator/structured/schema_named_members.h"
 #include "gtest/gtest.h"
 
@@ -295,6 +297,34 @@ TEST(GateTest, BoundsPatterns) {
   EXPECT_EQ(Outcome(R"({"type":"string","pattern":"^(a|bc)*a(a|bc){300}$","minLength":1,"maxLength":1000})"),
             "refused at /pattern");
   EXPECT_EQ(Outcome(R"({"type":"string","pattern":"a{1000000}"})"), "refused at /pattern");
+}
+
+TEST(GateTest, NamesWhatIsNestedTooDeeplyOnceItIsWritten) {
+  std::string groups = "a";
+  for (int i = 0; i < 30; ++i) groups = absl::StrCat("(?:", groups, "x|y)*z");
+  const std::string schema = absl::StrCat(
+      R"({"properties":{"a":{"type":"integer"},"b":{"type":"string","pattern":"^)", groups, "$\"}}}");
+  EXPECT_EQ(Outcome(schema, GateOptions{.max_output_depth = 20}), "refused at /properties/b/pattern");
+  EXPECT_LE(BracketDepth(Outcome(schema, GateOptions{.max_output_depth = 40}), /*json=*/true), 40);
+  std::string list = "1";
+  for (int i = 0; i < 15; ++i) list = absl::StrCat("[", list, "]");
+  EXPECT_EQ(Outcome(absl::StrCat(R"({"properties":{"c":{"const":)", list, "}}}"),
+                    GateOptions{.max_output_depth = 20}),
+            "refused at /properties/c/const");
+}
+
+// Automata of a hundred states, and the complements of long names.
+TEST(GateTest, WritesLittleNesting) {
+  const std::string name(300, 'n');
+  for (const std::string& schema :
+       {std::string(R"({"type":"string","pattern":"^[a-z]+-[a-z]+$","maxLength":100})"),
+        std::string(R"({"type":"string","pattern":"^[A-Z][a-z]*( [A-Z][a-z]*)*$","maxLength":60})"),
+        absl::StrCat(R"({"properties":{")", name, R"(":{"type":"integer"},")", name.substr(100),
+                     R"(x":true}})")}) {
+    const std::string written = Outcome(schema);
+    EXPECT_EQ(written.find("refused"), std::string::npos) << written;
+    EXPECT_LE(BracketDepth(written, /*json=*/true), 80) << schema;
+  }
 }
 
 TEST(GateTest, NoCountOfAPatternIsAboveWhatItsPartTakes) {
