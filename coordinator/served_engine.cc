@@ -36,6 +36,7 @@
 #include "coordinator/scheduler/step_size.h"
 #include "coordinator/scheduler/worker_drafts.h"
 #include "coordinator/several_models/shared_devices.h"
+#include "coordinator/structured/grammar_limits.h"
 #include "coordinator/text_parts.h"
 #include "proto/status.h"
 
