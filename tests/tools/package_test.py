@@ -17,7 +17,8 @@ from cluster.harness import BIN, ROOT, expected, free_ports, tiny
 SCRIPT = os.path.join(ROOT, "tools", "package.sh")
 PROGRAMS = runpy.run_path(os.path.join(ROOT, "tools", "package", "programs.py"))["PROGRAMS"]
 CACHE = os.environ.get("SOMNUS_CACHE", os.path.expanduser("~/.cache/somnus"))
-CHROOT = os.path.join(CACHE, "bookworm-python")
+# Releases of Debian that the wheel is installed in; trixie is the nearest to newer Ubuntus.
+RELEASES = os.environ.get("SOMNUS_BARE_RELEASES", "bookworm").split()
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
 NEEDED = ("patchelf", "strip", "protoc", "grpc_python_plugin", "dpkg-deb", "dpkg-shlibdeps")
@@ -189,8 +190,12 @@ class Wheel(unittest.TestCase):
         self.assertEqual(tokens, CASE["tokens"][:8])
 
     def test_in_a_bare_system(self):
+        for release in RELEASES:
+            with self.subTest(release):
+                self.answer_in(bare_system(release))
+
+    def answer_in(self, root):
         """Debian's smallest system with Python, no network: pip install, somnus serve, an answer."""
-        root = bare_system()
         port, = free_ports(1)
         inside = f"""
             python3 -m venv /tmp/v; /tmp/v/bin/pip install -q --no-index --disable-pip-version-check /tmp/somnus-*.whl
@@ -226,16 +231,17 @@ class Wheel(unittest.TestCase):
         self.assertEqual(json.loads(done.stdout.splitlines()[-1]), CASE["tokens"][:8])
 
 
-def bare_system():
+def bare_system(release):
     """The folder of a Debian with Python, made once. SkipTest where that cannot be."""
+    root = os.path.join(CACHE, f"{release}-python")
     if os.getuid() != 0 or not (shutil.which("debootstrap") and shutil.which("unshare") and shutil.which("ip")):
         raise unittest.SkipTest("a bare system needs root, debootstrap, unshare (util-linux) and ip (iproute2)")
-    if not os.path.exists(os.path.join(CHROOT, "made")):
-        shutil.rmtree(CHROOT, ignore_errors=True)
-        done = subprocess.run(["debootstrap", "--variant=minbase", "--include=python3,python3-venv", "bookworm", CHROOT],
+    if not os.path.exists(os.path.join(root, "made")):
+        shutil.rmtree(root, ignore_errors=True)
+        done = subprocess.run(["debootstrap", "--variant=minbase", "--include=python3,python3-venv", release, root],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode != 0:
             raise unittest.SkipTest(f"debootstrap made no system: {done.stdout[-300:]}")
-        with open(os.path.join(CHROOT, "made"), "w", encoding="utf-8"):
+        with open(os.path.join(root, "made"), "w", encoding="utf-8"):
             pass
-    return CHROOT
+    return root
