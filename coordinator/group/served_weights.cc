@@ -26,8 +26,8 @@ absl::Status RecordWeights(const std::string& run_dir, int64_t version, const st
 std::string NoteOfOlderWeights(const std::string& run_dir, int64_t version, const std::string& source) {
   v1::ServedWeights left;
   if (run_dir.empty() || !ReadTextFile(PathIn(run_dir), &left).ok()) return "";
-  if (left.version() == version && left.source() == source) return "";
-  return absl::StrCat("the server before this one had version ", left.version(), " of the weights, from ",
+  if (left.source() == source) return "";
+  return absl::StrCat("an earlier server has changed the weights to version ", left.version(), ", from ",
                       left.source(), "; this one has version ", version, ", from ", source,
                       ", until a reload or an update brings others");
 }

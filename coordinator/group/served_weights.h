@@ -12,7 +12,8 @@ namespace somnus {
 // To be called after a change of the weights.
 absl::Status RecordWeights(const std::string& run_dir, int64_t version, const std::string& source);
 
-// The warning for weights that differ from the weights of the server before; empty: no difference.
+// The warning for weights of another source than the last change's; empty: there was no change, or the
+// weights are those again, as version 1.
 std::string NoteOfOlderWeights(const std::string& run_dir, int64_t version, const std::string& source);
 
 }  // namespace somnus

@@ -168,10 +168,11 @@ TEST(ServedWeightsTest, AServerThatBeginsWithOtherWeightsSaysSo) {
   EXPECT_EQ(NoteOfOlderWeights(directory.path(), 1, "old"), "") << "there was no change";
   ASSERT_TRUE(RecordWeights(directory.path(), 2, "new").ok());
   EXPECT_EQ(NoteOfOlderWeights(directory.path(), 1, "old"),
-            "the server before this one had version 2 of the weights, from new; this one has version 1, from "
-            "old, until a "
-            "reload or an update brings others");
+            "an earlier server has changed the weights to version 2, from new; this one has version 1, from "
+            "old, until a reload or an update brings others");
   EXPECT_EQ(NoteOfOlderWeights(directory.path(), 2, "new"), "");
+  EXPECT_EQ(NoteOfOlderWeights(directory.path(), 1, "new"), "")
+      << "the command line names the new ones by now";
   EXPECT_FALSE(RecordWeights(directory.path() + "/none", 2, "new").ok());
 }
 
