@@ -51,7 +51,7 @@ std::optional<FolderModel> FindEntry(const std::string& folder, const std::strin
   std::error_code error;
   for (const std::string& file : {name, absl::StrCat(name, kGguf)}) {
     const fs::path entry = fs::path(folder) / file;
-    const bool is_there = fs::symlink_status(entry, error).type() != fs::file_type::not_found;
+    const bool is_there = fs::exists(fs::symlink_status(entry, error));
     if (!is_there) continue;
     if (std::optional<FolderModel> model = ReadEntry(entry)) return model;
   }
@@ -100,8 +100,9 @@ bool IsModelName(absl::string_view name) {
 absl::StatusOr<std::vector<FolderModel>> ListFolder(const std::string& folder) {
   std::vector<FolderModel> models;
   std::error_code error;
-  if (folder.empty() || !fs::exists(folder, error)) return models;
+  if (folder.empty()) return models;
   fs::directory_iterator entries(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return models;
   for (; !error && entries != fs::directory_iterator() && models.size() < kMaxListedModels;
        entries.increment(error)) {
     if (std::optional<FolderModel> model = ReadEntry(entries->path())) models.push_back(*std::move(model));

@@ -1,5 +1,6 @@
 #include "checkpoint/models_folder.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -81,6 +82,14 @@ TEST(ModelsFolderPlaceTest, TheEnvironmentSaysWhere) {
   EXPECT_EQ(ModelsFolder({{"HOME", "/h"}, {"XDG_DATA_HOME", "/d"}}), "/d/somnus/models");
   EXPECT_EQ(ModelsFolder({{"XDG_DATA_HOME", "/d"}, {"SOMNUS_MODELS", "/m"}}), "/m");
   EXPECT_EQ(ModelsFolder({}), "");
+}
+
+TEST_F(ModelsFolderTest, AFolderThatCannotBeReadIsSaid) {
+  // No folder can be below a file. (Permissions bind nobody who is root.)
+  const std::string folder = File("file") + "/models", model = File("model.gguf");
+  EXPECT_THAT(ListFolder(folder).status().message(), testing::HasSubstr("models: Not a directory"));
+  EXPECT_THAT(AddToFolder(folder, "small", model).message(), testing::HasSubstr("models: Not a directory"));
+  EXPECT_EQ(*FindModelPath(folder, "small"), "small");
 }
 
 }  // namespace

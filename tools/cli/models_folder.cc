@@ -53,13 +53,14 @@ int64_t BytesOf(const std::string& path) {
   return sum;
 }
 
-// "model-00001-of-00002" and "SmolLM2 135M" have characters that a name has not.
+// "SmolLM2 135M" and "_model" have characters that a name has not, or not at its begin; empty: all are such.
 std::string NameFor(const std::string& model_name) {
-  std::string name = model_name.substr(0, kMaxModelNameBytes);
+  std::string name = model_name;
   for (char& c : name) {
     if (!IsModelName(absl::StrCat("a", std::string(1, c)))) c = '-';
   }
-  return name;
+  while (!name.empty() && !IsModelName(name.substr(0, 1))) name.erase(0, 1);
+  return name.substr(0, kMaxModelNameBytes);
 }
 
 absl::StatusOr<int> Add(const FolderOptions& options, const std::string& path) {
@@ -68,8 +69,12 @@ absl::StatusOr<int> Add(const FolderOptions& options, const std::string& path) {
   if (!opened.ok()) return absl::FailedPreconditionError(absl::StrCat(path, ": ", opened.status().message()));
   const std::unique_ptr<Checkpoint>& checkpoint = *opened;
   const std::string name = options.name.empty() ? NameFor(checkpoint->config().name) : options.name;
+  if (name.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": nothing of this name can be a model's name; --name=NAME gives one"));
+  }
   RETURN_IF_ERROR(AddToFolder(Folder(), name, path));
-  printf("%s stands for %s now: somnus serve %s\n", name.c_str(), path.c_str(), name.c_str());
+  WriteModelText(absl::StrCat(name, " stands for ", path, " now: somnus serve ", name, "\n"));
   return kOk;
 }
 
@@ -108,8 +113,8 @@ std::string ListText(const FolderOptions& options, const std::vector<FolderModel
 
 absl::StatusOr<int> ListModels(const FolderOptions& options) {
   ASSIGN_OR_RETURN(const std::vector<FolderModel> models, ListFolder(Folder()));
-  const std::string text = options.json ? ListJson(models) + "\n" : ListText(options, models);
-  return fputs(text.c_str(), stdout) < 0 ? kServerError : kOk;
+  WriteModelText(options.json ? ListJson(models) + "\n" : ListText(options, models));
+  return kOk;
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ int Columns(int fd, int otherwise);
 enum class Style { kBold, kDim, kGreen, kRed, kYellow };
 std::string Styled(int fd, Style style, absl::string_view text);
 
-// Writes model output to stdout, at once. On a terminal control characters other than newline and tab are
-// left out, so that text cannot move the cursor or change the window.
+// Writes the output of a model, or words of its files, to stdout, at once. On a terminal control characters
+// other than newline and tab are left out, so that text cannot move the cursor or change the window.
 void WriteModelText(absl::string_view text);
 
 // Writes "error: ..." to stderr, on a terminal as WriteModelText writes, since servers' words may be in the
