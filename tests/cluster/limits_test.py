@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-from cluster.harness import BIN, WORKER, Cluster, expected, free_ports, tiny, wait_until
+from cluster.harness import BIN, SOMNUS, WORKER, Cluster, expected, free_ports, tiny, wait_until
 from cluster.lifecycle_test import HandStartedWorkers
 
 MODEL = "llama-uneven"
@@ -113,6 +113,25 @@ class StartLimits(unittest.TestCase):
                 self.assertEqual(len(said), 1, lines)
                 if limit < 30:
                     self.assertEqual(len(lines), 1, lines)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "root and setpriv (util-linux)")
+    def test_few_threads_and_descriptors_of_a_command(self):
+        """Without the check gRPC waits for ever, or aborts."""
+        with tempfile.TemporaryDirectory() as folder, Cluster(tiny(MODEL), "--dtype=float32", workers=1) as cluster:
+            os.chmod(folder, 0o755)
+            somnus = shutil.copy(SOMNUS, folder)
+            model = shutil.copytree(tiny(MODEL), os.path.join(folder, "model"))
+            os.chmod(model, 0o755)
+            threads = r"^error: this process can start \d+ threads, and needs at least \d+: .*ulimit -u"
+            for limit, words, commands in (("--nproc=1", threads, (["status"], ["doctor"], ["run", model, "x"])),
+                                           ("--nofile=6", f"^error: this process {FEW.pattern}", (["status"], ["sleep"]))):
+                for command in commands:
+                    done = subprocess.run(["setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups", "prlimit", limit,
+                                           somnus, *command], capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+                                          stdin=subprocess.DEVNULL, env={**cluster.cli_environment(), "HOME": folder})
+                    with self.subTest(limit=limit, command=command):
+                        self.assertEqual(done.returncode, 1, done.stderr)
+                        self.assertRegex(done.stderr, words)
 
     @unittest.skipUnless(mounts_work(), "mount namespaces")
     def test_a_shared_memory_folder_that_is_small_full_or_cannot_be_written(self):

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/start_limits.h"
 #include "base/status_macros.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/status.h"
@@ -36,6 +37,8 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Serv
 }
 
 absl::StatusOr<std::unique_ptr<v1::ControlService::Stub>> Connect(const Server& server) {
+  // With fewer, gRPC waits for ever or aborts.
+  RETURN_IF_ERROR(CheckStartLimits({.descriptors = 16, .threads = 8}));
   const std::string address = server.control.ToString();
   ASSIGN_OR_RETURN(const auto credentials, Credentials(server));
   const auto channel = grpc::CreateChannel(address, credentials);

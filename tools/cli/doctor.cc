@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/discovery.h"
+#include "base/start_limits.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/models_folder.h"
@@ -35,14 +36,18 @@ absl::StatusOr<int> Examine(const DoctorOptions& options, const std::vector<std:
     ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
     report.model = ReportModel(*checkpoint);
   }
-  if (options.measure) report.ceilings = MeasureCeilings(report.host);
+  if (options.measure) {
+    RETURN_IF_ERROR(CheckStartLimits({.threads = static_cast<int>(ProbeThreads(report.host).size())}));
+    report.ceilings = MeasureCeilings(report.host);
+  }
   std::string text = DoctorJson(report);
   if (!options.json) {
     text.clear();
     for (const absl::string_view line : absl::StrSplit(DoctorText(report), '\n', absl::SkipEmpty()))
       absl::StrAppend(&text, Wrap(line, OutputColumns(), kNameWidth), "\n");
   }
-  return fputs(text.c_str(), stdout) < 0 ? kServerError : kOk;
+  WriteModelText(text);
+  return kOk;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/monotonic.h"
+#include "base/start_limits.h"
 #include "base/status_macros.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/openai.h"
@@ -108,6 +109,7 @@ absl::StatusOr<int> AwaitServer(const std::string& model, ServerProcess* server)
 absl::StatusOr<int> RunModel(const RunOptions& options, const std::vector<std::string>& words,
                              const std::vector<std::string>& server_flags,
                              std::vector<std::string> chat_flags) {
+  RETURN_IF_ERROR(CheckStartLimits({.descriptors = 16, .threads = 2}));
   ASSIGN_OR_RETURN(const std::string coordinator, CoordinatorPath());
   std::vector<std::string> args = {words[0], absl::StrCat("--workers=local:", options.workers)};
   args.insert(args.end(), server_flags.begin(), server_flags.end());
