@@ -1,42 +1,43 @@
 #include "base/tls_files.h"
 
+#include <openssl/bio.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
-#include <cstdio>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/free_by.h"
+#include "base/small_file.h"
 #include "base/status_macros.h"
 
 namespace somnus {
 namespace {
 
-struct CloseFile {
-  void operator()(FILE* file) const { fclose(file); }
-};
-struct FreeObject {
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-};
-using FilePtr = std::unique_ptr<FILE, CloseFile>;
-using CertificatePtr = std::unique_ptr<X509, FreeObject>;
-using KeyPtr = std::unique_ptr<EVP_PKEY, FreeObject>;
+constexpr size_t kMaxFileBytes = 1 << 20;
+
+using BytesPtr = std::unique_ptr<BIO, FreeBy<BIO_free>>;
+using CertificatePtr = std::unique_ptr<X509, FreeBy<X509_free>>;
+using KeyPtr = std::unique_ptr<EVP_PKEY, FreeBy<EVP_PKEY_free>>;
 
 absl::Status BadFlag(const char* flag, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(flag, ": ", problem));
 }
 
-absl::StatusOr<FilePtr> Open(const char* flag, const std::string& path) {
-  FilePtr file(fopen(path.c_str(), "re"));
-  if (file == nullptr) return BadFlag(flag, absl::StrCat(path, " cannot be read"));
-  return file;
+absl::StatusOr<std::string> Read(const char* flag, const std::string& path) {
+  absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxFileBytes);
+  return text.ok() ? text : BadFlag(flag, text.status().message());
+}
+
+// The text outlives the result.
+BytesPtr BytesOf(const std::string& text) {
+  return BytesPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
 absl::StatusOr<CertificatePtr> ReadCertificate(const char* flag, const std::string& path) {
-  ASSIGN_OR_RETURN(const FilePtr file, Open(flag, path));
-  CertificatePtr certificate(PEM_read_X509(file.get(), nullptr, nullptr, nullptr));
+  ASSIGN_OR_RETURN(const std::string text, Read(flag, path));
+  CertificatePtr certificate(PEM_read_bio_X509(BytesOf(text).get(), nullptr, nullptr, nullptr));
   if (certificate == nullptr) return BadFlag(flag, absl::StrCat(path, " is not a certificate in PEM"));
   return certificate;
 }
@@ -45,8 +46,8 @@ absl::StatusOr<CertificatePtr> ReadCertificate(const char* flag, const std::stri
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 absl::StatusOr<KeyPtr> ReadKey(const char* flag, const std::string& path) {
-  ASSIGN_OR_RETURN(const FilePtr file, Open(flag, path));
-  KeyPtr key(PEM_read_PrivateKey(file.get(), nullptr, NoPassphrase, nullptr));
+  ASSIGN_OR_RETURN(const std::string text, Read(flag, path));
+  KeyPtr key(PEM_read_bio_PrivateKey(BytesOf(text).get(), nullptr, NoPassphrase, nullptr));
   if (key == nullptr)
     return BadFlag(flag, absl::StrCat(path, " is not a private key in PEM, without passphrase"));
   return key;

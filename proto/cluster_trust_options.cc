@@ -1,12 +1,10 @@
 #include "proto/cluster_trust_options.h"
 
-#include <sys/stat.h>
-
-#include <fstream>
 #include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/small_file.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -14,6 +12,7 @@ namespace {
 
 constexpr char kSecretFileFlag[] = "--cluster-secret-file";
 constexpr size_t kMaxSecretBytes = 4096;
+constexpr size_t kMaxSecretFileBytes = kMaxSecretBytes + 2;  // with the end of a line
 
 absl::Status CheckSecret(absl::string_view source, const std::string& secret) {
   if (secret.size() >= kMinSecretBytes && secret.size() <= kMaxSecretBytes) return absl::OkStatus();
@@ -23,21 +22,10 @@ absl::Status CheckSecret(absl::string_view source, const std::string& secret) {
 }
 
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
-  struct stat info = {};
-  std::ifstream file(path, std::ios::binary);
-  if (!file || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kSecretFileFlag, ": ", path, " is not a file that can be read"));
-  }
-  // The group may read the file: Kubernetes gives a secret to a process's group.
-  if ((info.st_mode & (S_IWGRP | S_IRWXO)) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kSecretFileFlag, ": ", path, " is open to others; make it so by chmod 600"));
-  }
-  std::string secret(kMaxSecretBytes + 2, '\0');
-  file.read(secret.data(), static_cast<std::streamsize>(secret.size()));
-  secret.resize(static_cast<size_t>(file.gcount()));
-  absl::StripTrailingAsciiWhitespace(&secret);
+  absl::StatusOr<std::string> secret = ReadPrivateFile(path, kMaxSecretFileBytes);
+  if (!secret.ok())
+    return absl::InvalidArgumentError(absl::StrCat(kSecretFileFlag, ": ", secret.status().message()));
+  absl::StripTrailingAsciiWhitespace(&*secret);
   return secret;
 }
 

@@ -1,14 +1,11 @@
 #include "coordinator/http/api_keys.h"
 
-#include <sys/stat.h>
-
-#include <fstream>
-
 #include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/small_file.h"
 #include "coordinator/http/api_key.h"
 
 namespace somnus {
@@ -17,26 +14,11 @@ namespace {
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kMaxFileBytes = 1 << 20;
 
-bool IsWord(absl::string_view text) { return !text.empty() && absl::c_all_of(text, absl::ascii_isgraph); }
-
 absl::Status Wrong(const std::string& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, what));
 }
 
-absl::StatusOr<std::string> ReadPrivateFile(const std::string& path) {
-  struct stat info = {};
-  std::ifstream file(path, std::ios::binary);
-  if (!file || ::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode))
-    return Wrong(path, " is not a file that can be read");
-  if ((info.st_mode & (S_IWGRP | S_IRWXO)) != 0)
-    return Wrong(path, " is open to others; make it so by chmod 600");
-  if (info.st_size > static_cast<off_t>(kMaxFileBytes))
-    return Wrong(path, absl::StrCat(" is longer than ", kMaxFileBytes, " bytes"));
-  std::string text(static_cast<size_t>(info.st_size), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
-}
+bool IsWord(absl::string_view text) { return !text.empty() && absl::c_all_of(text, absl::ascii_isgraph); }
 
 }  // namespace
 
@@ -51,7 +33,7 @@ absl::Status ApiKeys::Add(absl::string_view name, absl::string_view key) {
 }
 
 absl::Status ApiKeys::AddFile(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadPrivateFile(path);
+  const absl::StatusOr<std::string> text = ReadPrivateFile(path, kMaxFileBytes);
   if (!text.ok()) return text.status();
   int line_number = 0;
   for (absl::string_view line : absl::StrSplit(*text, '\n')) {

@@ -3,11 +3,11 @@
 #include <openssl/ssl.h>
 
 #include <boost/asio/buffer.hpp>
-#include <fstream>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/small_file.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -24,13 +24,8 @@ constexpr unsigned char kAlpnName[] = "\x08http/1.1";
 constexpr unsigned char kSessionContext[] = "somnus";
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::string bytes(kMaxFileBytes, '\0');
-  std::ifstream file(path, std::ios::binary);
-  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  bytes.resize(static_cast<size_t>(file.gcount()));
-  if (!file.is_open() || bytes.empty() || bytes.size() == kMaxFileBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read, is empty or too large"));
-  }
+  ASSIGN_OR_RETURN(std::string bytes, ReadSmallFile(path, kMaxFileBytes));
+  if (bytes.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " is empty"));
   return bytes;
 }
 

@@ -63,9 +63,14 @@ std::string AccessLine(const RequestRecord& record) {
 }
 
 absl::StatusOr<std::unique_ptr<AccessLog>> AccessLog::Open(const std::string& path, int64_t queue_bytes) {
-  const int fd = path == "-" ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)
-                             : open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+  // O_NONBLOCK: a FIFO without a reader must not hold up the start; the writer has a thread of its own.
+  const int fd = path == "-"
+                     ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)
+                     : open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640);
+  if (fd < 0 && errno == ENXIO)
+    return absl::FailedPreconditionError(absl::StrCat(path, ": nobody reads this FIFO"));
   if (fd < 0) return absl::ErrnoToStatus(errno, path);
+  if (path != "-") fcntl(fd, F_SETFL, O_APPEND);
   return std::unique_ptr<AccessLog>(new AccessLog(fd, queue_bytes));
 }
 

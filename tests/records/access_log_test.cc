@@ -1,6 +1,9 @@
 #include "coordinator/records/access_log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <iterator>
@@ -128,6 +131,17 @@ TEST(AccessLogTest, AFileThatCannotBeOpenedIsAnError) {
   const absl::Status status = AccessLog::Open("/no/such/folder/access.log", 1 << 20).status();
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_NE(status.message().find("/no/such/folder"), std::string::npos);
+}
+
+TEST(AccessLogTest, AFifoWithoutAReaderHoldsUpNobody) {
+  const TempDir folder;
+  const std::string path = folder.path() + "/log";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(AccessLog::Open(path, 1 << 20).status().message(), path + ": nobody reads this FIFO");
+  const int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  EXPECT_TRUE(AccessLog::Open(path, 1 << 20).ok());
+  close(reader);
 }
 
 }  // namespace
