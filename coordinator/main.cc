@@ -7,15 +7,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/discovery.h"
 #include "base/heartbeat.h"
 #include "base/log.h"
+#include "base/log_writer.h"
+#include "base/monotonic.h"
 #include "base/service_manager.h"
 #include "coordinator/flags/flags.h"
 #include "coordinator/flags/serve_config.h"
@@ -30,6 +34,10 @@ namespace {
 
 // A coordinator under the heaviest load takes a fraction of it.
 constexpr absl::Duration kProbeTimeout = absl::Seconds(5);
+// For the end of a start, in which there is nothing to lose, and for an end after --shutdown-timeout, in
+// which workers may have to be killed.
+constexpr absl::Duration kStartEndPatience = absl::Seconds(20), kStopPatience = absl::Seconds(60);
+constexpr absl::Duration kFlushTimeout = absl::Seconds(1);
 
 int CannotServe(const absl::Status& status) {
   std::fprintf(stderr, "coordinator: %s\n", std::string(status.message()).c_str());
@@ -43,10 +51,38 @@ void WatchLoops(const somnus::Flags& flags) {
   somnus::Heartbeats::OfProcess().Watch(std::max(flags.liveness_timeout, 2 * flags.engine.hang_timeout));
 }
 
+// The last resort of a server that was told to stop: a read from a file system that does not answer cannot be
+// interrupted. The object is of the thread that serves, AskedToStop is for any thread.
+class StopGuard {
+ public:
+  ~StopGuard() {
+    over_.Stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Ends the process where it still exists after that time. To be called once.
+  void AskedToStop(absl::Duration patience) {
+    thread_ = std::thread([this, patience] {
+      if (over_.WaitFor(patience)) return;
+      somnus::LogError(
+          "the server has not stopped within {}, and ends without more ado: does a file system hang?",
+          absl::FormatDuration(patience));
+      (void)somnus::LogWriter::OfProcess()->Flush(kFlushTimeout);
+      _exit(1);
+    });
+  }
+
+ private:
+  somnus::StopSignal over_;
+  std::thread thread_;
+};
+
 // Serves until a signal tells the server to stop; returns the exit code.
 int Serve(const somnus::Flags& flags) {
   // Before there are other threads, too.
   const std::unique_ptr<somnus::ServiceManager> manager = somnus::ServiceManager::TakeFromEnvironment();
+  StopGuard guard;
+  std::atomic<bool> starting{true};
   somnus::Server* to_stop = nullptr;
   absl::Mutex mu;
   std::optional<somnus::StopRequest> requested;
@@ -54,7 +90,10 @@ int Serve(const somnus::Flags& flags) {
   // ends the process at once.
   somnus::SignalWatcher signals([&](int signal, int count) {
     if (count >= 3) _exit(1);
-    if (count == 1) manager->Stopping();
+    if (count == 1) {
+      manager->Stopping();
+      guard.AskedToStop(starting ? kStartEndPatience : flags.shutdown_timeout + kStopPatience);
+    }
     absl::MutexLock lock(&mu);
     // Once somebody has asked for the workers' end, too, they are not left any more.
     const bool leave = signal == SIGUSR1 && (!requested.has_value() || requested->leave_workers);
@@ -70,6 +109,7 @@ int Serve(const somnus::Flags& flags) {
     if (requested.has_value()) server->RequestStop(*requested);
   }
   absl::Status status = server->Start();
+  starting = false;
   if (status.ok()) {
     const std::string what =
         flags.models.empty() ? flags.model : absl::StrCat(flags.models.size(), " models");

@@ -1,5 +1,6 @@
 #include "coordinator/served_engine.h"
 
+#include <atomic>
 #include <filesystem>
 #include <future>
 #include <optional>
@@ -203,6 +204,7 @@ class ServedEngineImpl : public ServedEngine {
       ASSIGN_OR_RETURN(sentence_modules_, ReadSentenceModules(flags_.model));
     }
     BeginText();
+    reads_files_ = false;
     RETURN_IF_ERROR(workers_.Start(checkpoint_->config(), max_model_len_, fingerprint));
     if (!workers_.adopted()) RETURN_IF_ERROR(make_room());
     ASSIGN_OR_RETURN(plans_, workers_.Load());
@@ -280,12 +282,16 @@ class ServedEngineImpl : public ServedEngine {
   void Interrupt(const absl::Status& reason) override { workers_.Interrupt(reason); }
   std::vector<v1::RankStatus> RankStatuses() override { return workers_.RankStatuses(); }
   StateReport Starting() const override {
-    const int expected = flags_.world_size * flags_.data_parallel_size;
-    const int come = workers_.NumCome();
     StateReport report = {.what = "The model is loading: its workers read the weights.",
                           .why = "the server has started",
                           .since = created_,
                           .way_out = "it ends by itself"};
+    if (reads_files_) {
+      report.what = "The model is loading: the headers of its files are read.";
+      return report;
+    }
+    const int expected = flags_.world_size * flags_.data_parallel_size;
+    const int come = workers_.NumCome();
     if (come >= expected) return report;
     report.what = absl::StrCat("The model is loading: ", come, " of ", expected, " workers have come.");
     if (!flags_.local_workers)
@@ -434,6 +440,7 @@ class ServedEngineImpl : public ServedEngine {
 
   const Flags flags_;
   const absl::Time created_ = absl::Now();
+  std::atomic<bool> reads_files_{true};  // no worker is started yet
   std::string name_;
   int32_t max_model_len_ = 0;
   int32_t num_layers_ = 0;  // with those of a draft model

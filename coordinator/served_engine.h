@@ -46,7 +46,8 @@ class ServedEngine {
   // Load, or what the workers do now, ends with `reason`.
   virtual void Interrupt(const absl::Status& reason) = 0;
   virtual std::vector<v1::RankStatus> RankStatuses() = 0;
-  // While the model loads: how far the start has come, and which workers are missing. On any thread.
+  // From the construction until the model is served: how far the start has come, and which workers are
+  // missing. On any thread.
   virtual StateReport Starting() const = 0;
 
   // Open requests end within `grace`; then the engine stops, and tells nobody of it.

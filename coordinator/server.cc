@@ -47,9 +47,10 @@ class ServerImpl : public Server {
   absl::Status Start() override {
     const MonotonicTime start = MonotonicNow();
     RETURN_IF_ERROR(CheckPortsAreFree(flags_));
-    RETURN_IF_ERROR(Open());
-    RETURN_IF_ERROR(OpenRunDir());
     state_log_ = std::make_unique<StateLog>([this] { return Starting(); });
+    RETURN_IF_ERROR(Open());
+    opened_ = true;
+    RETURN_IF_ERROR(OpenRunDir());
     ASSIGN_OR_RETURN(front_, Front::Start(flags_, models_.front()->metrics(), [this] { return Starting(); }));
     std::vector<ServedModel> served(models_.size());
     const std::vector<size_t> order = LoadOrder();
@@ -183,7 +184,7 @@ class ServerImpl : public Server {
   StateReport Starting() const {
     const ServedEngine& model = *models_[loads_];
     StateReport report = model.Starting();
-    if (models_.size() > 1) report.why = absl::StrCat(report.why, "; now it loads ", model.name());
+    if (models_.size() > 1 && opened_) report.why = absl::StrCat(report.why, "; now it loads ", model.name());
     return report;
   }
 
@@ -240,6 +241,7 @@ class ServerImpl : public Server {
   const std::unique_ptr<SharedDevices> devices_;  // outlives the engines that it wraps
   std::vector<std::unique_ptr<ServedEngine>> models_;
   std::vector<std::shared_ptr<Engine>> engines_;  // the models'; empty until they are served
+  std::atomic<bool> opened_{false};               // the models have names
   std::atomic<size_t> loads_{0};                  // the model that is being loaded
   std::unique_ptr<Front> front_;
   std::unique_ptr<StateLog> state_log_;  // null before Start and after Stop

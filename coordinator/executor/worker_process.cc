@@ -21,6 +21,7 @@
 #include "base/check.h"
 #include "base/heartbeat.h"
 #include "base/last_words.h"
+#include "base/log.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "coordinator/executor/worker_end.h"
@@ -30,7 +31,8 @@ extern char** environ;
 namespace somnus {
 namespace {
 
-constexpr int kWatchTurnMs = 500;  // the longest time without a sign of life
+constexpr int kWatchTurnMs = 500;                            // the longest time without a sign of life
+constexpr absl::Duration kKillPatience = absl::Seconds(10);  // from SIGKILL until the processes have ended
 
 // One process of a rank, the latest that was started or adopted for it.
 struct Child {
@@ -199,26 +201,17 @@ class WorkerProcessesImpl : public WorkerProcesses {
     absl::MutexLock terminate_lock(&terminate_mu_);
     EndWatch();
     Signal(SIGTERM);
-    const MonotonicTime deadline = MonotonicNow() + grace;
-    while (!ReapAll()) {
-      const absl::Duration left = deadline - MonotonicNow();
-      if (left <= absl::ZeroDuration()) break;
-      Poll(static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
-    }
+    if (AwaitAll(grace)) return;
     Signal(SIGKILL);
-    while (!ReapAll()) Poll(1000);
+    if (AwaitAll(kKillPatience)) return;
+    WarnOfStuck();
+    Forget();
   }
 
   void Leave() override {
     absl::MutexLock terminate_lock(&terminate_mu_);
     EndWatch();
-    absl::MutexLock lock(&mu_);
-    for (Child& child : children_) {
-      if (!child.running()) continue;
-      close(child.pidfd);
-      if (child.words_fd >= 0) close(child.words_fd);
-    }
-    children_.clear();
+    Forget();
   }
 
  private:
@@ -234,6 +227,40 @@ class WorkerProcessesImpl : public WorkerProcesses {
       Wake();
     }
     if (watcher_.joinable()) watcher_.join();
+  }
+
+  // Lets the processes that still run be.
+  void Forget() {
+    absl::MutexLock lock(&mu_);
+    for (Child& child : children_) {
+      if (!child.running()) continue;
+      close(child.pidfd);
+      if (child.words_fd >= 0) close(child.words_fd);
+    }
+    children_.clear();
+  }
+
+  void WarnOfStuck() const {
+    absl::MutexLock lock(&mu_);
+    for (size_t rank = 0; rank < children_.size(); ++rank) {
+      if (!children_[rank].running()) continue;
+      LogWarning(
+          "rank {} (pid {}) was killed and does not end: it is within the system, which waits for a device "
+          "or "
+          "a file system that does not answer; it ends as soon as that answers",
+          rank, children_[rank].pid);
+    }
+  }
+
+  // Whether all processes end within that time.
+  bool AwaitAll(absl::Duration timeout) {
+    const MonotonicTime deadline = MonotonicNow() + timeout;
+    while (!ReapAll()) {
+      const absl::Duration left = deadline - MonotonicNow();
+      if (left <= absl::ZeroDuration()) return false;
+      Poll(static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+    }
+    return true;
   }
 
   // Ends the watcher's wait, or its next wait.

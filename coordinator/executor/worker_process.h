@@ -57,7 +57,9 @@ class WorkerProcesses {
   // process. DeadlineExceeded after `timeout`. The callback may come a moment later.
   virtual absl::Status AwaitExit(int rank, pid_t pid, absl::Duration timeout) = 0;
   // Sends SIGTERM to all processes that still run, and SIGKILL after `grace`. All have ended and are reaped
-  // on return. Idempotent.
+  // on return, but for processes that the system cannot end, because it waits within them for a device or a
+  // file system that does not answer: after ten seconds a warning names them, and they are let be.
+  // Idempotent.
   virtual void Terminate(absl::Duration grace) = 0;
   // Stops watching the processes, and lets them run. Only Terminate, which does nothing then, and the
   // destructor may be called afterwards.

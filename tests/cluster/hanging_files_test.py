@@ -1,0 +1,117 @@
+"""File systems that do not answer: the log and the status say what waits and since when, a verb ends the call, SIGTERM ends the
+server in bounded time. And a FIFO in place of a file is refused at once."""
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from cluster.harness import BIN, Cluster, alive, expected, tiny, wait_until
+from cluster.harness.hanging_files import HangingFiles
+
+MODEL = "llama-uneven"
+CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
+COORDINATOR = os.path.join(BIN, "coordinator", "coordinator")
+PATIENCE_S = 90
+
+
+class Fifos(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.model = shutil.copytree(tiny(MODEL), os.path.join(folder.name, "model"))
+        self.fifo = os.path.join(folder.name, "fifo")
+        os.mkfifo(self.fifo, 0o600)
+
+    def refusal(self, *flags):
+        done = subprocess.run([COORDINATOR, self.model, "--port=0", "--workers=local:1", *flags], capture_output=True, text=True,
+                              timeout=PATIENCE_S, stdin=subprocess.DEVNULL, check=False)
+        self.assertIn(done.returncode, (1, 2), done.stderr)
+        return done.stderr
+
+    def test_in_place_of_a_flags_file(self):
+        for flags in (("--api-key-file",), ("--cluster-secret-file",), ("--ssl-certfile", "--ssl-keyfile")):
+            with self.subTest(flags):
+                said = self.refusal(*(f"{flag}={self.fifo}" for flag in flags))
+                self.assertIn(f"coordinator: {flags[0]}: {self.fifo} is not a regular file\n", said)
+        self.assertIn(f"coordinator: --access-log: {self.fifo}: nobody reads this FIFO\n", self.refusal(f"--access-log={self.fifo}"))
+        self.assertIn(f"--spill-dir: a spill file in {self.fifo}: Not a directory\n",
+                      self.refusal("--backup=file", f"--spill-dir={self.fifo}"))
+
+    def test_in_place_of_a_models_file(self):
+        for name in ("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja", "modules.json"):
+            path = os.path.join(self.model, name)
+            if os.path.exists(path):
+                os.rename(path, path + ".kept")
+            os.rename(self.fifo, path)
+            with self.subTest(name):
+                self.assertIn(f"{name}: not a regular file\n", self.refusal())
+            os.rename(path, self.fifo)
+            if os.path.exists(path + ".kept"):
+                os.rename(path + ".kept", path)
+
+
+class Hangs(unittest.TestCase):
+    def serve(self, model, *flags, **options):
+        cluster = Cluster(model, "--dtype=float32", "--shutdown-timeout=1s", *flags, workers=2, **options)
+        self.addCleanup(cluster.__exit__)
+        return cluster
+
+    def files(self, folder=None):
+        files = HangingFiles(folder)
+        self.addCleanup(files.__exit__)
+        return files
+
+    def call_that_hangs(self, cluster, files, target):
+        """The thread of an operator's call that waits for the files, and a list for its response."""
+        responses = []
+        files.hang()
+        thread = threading.Thread(target=lambda: responses.append(cluster.request("POST", target, port=cluster.admin_port)))
+        thread.start()
+        wait_until(lambda: files.num_waiting() > 0, PATIENCE_S, "somebody who waits for the files")
+        return thread, responses
+
+    def test_a_start_that_reads_says_so_and_ends(self):
+        files = self.files(tiny(MODEL))
+        files.hang()
+        cluster = self.serve(files.path, wait=False)
+        wait_until(lambda: "The model is loading: the headers of its files are read. Why: the server has started. Since: " in cluster.log(),
+                   PATIENCE_S, cluster.log)
+        cluster.process.send_signal(signal.SIGTERM)
+        # The system cannot end whoever is within a read that has begun, but everybody else may go on.
+        wait_until(lambda: "the server has not stopped within 20s" in cluster.log(), PATIENCE_S, cluster.log)
+        files.go_on()
+        self.assertEqual(cluster.process.wait(PATIENCE_S), 1)
+
+    def test_a_wake_up_that_reads_is_named_and_given_up(self):
+        files = self.files(tiny(MODEL))
+        cluster = self.serve(files.path)
+        tokens = cluster.tokens(CASE["prompt"], max_tokens=4)
+        cluster.admin("/sleep?level=2")
+        thread, responses = self.call_that_hangs(cluster, files, "/wake_up")
+        status = cluster.cli("status").stdout
+        self.assertRegex(status, r"(?m)^call +wake_up of .* for .*; somnus abort-call ends it$")
+        self.assertIn("somnus abort-call gives it up", cluster.request("GET", "/readyz").text)
+        self.assertIn("the call has ended", cluster.cli("abort-call").stdout)
+        thread.join()
+        self.assertEqual(responses[0].status, 409)
+        # The worker that is killed within its read ends once the read does, and a new one takes its place.
+        files.go_on()
+        wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_ASLEEP", PATIENCE_S, cluster.log)
+        cluster.admin("/wake_up")
+        self.assertEqual(cluster.tokens(CASE["prompt"], max_tokens=4), tokens)
+        self.assertEqual(cluster.stop(), 0)
+
+    def test_a_server_ends_without_a_worker_that_cannot_be_killed(self):
+        files = self.files()
+        cluster = self.serve(tiny(MODEL), "--backup=file", f"--spill-dir={files.path}")
+        workers = cluster.worker_pids()
+        thread, _ = self.call_that_hangs(cluster, files, "/sleep?level=1")
+        cluster.process.send_signal(signal.SIGTERM)
+        self.assertIn(cluster.process.wait(PATIENCE_S), (0, 1))
+        self.assertRegex(cluster.log(), r"rank \d \(pid \d+\) was killed and does not end: ")
+        thread.join()
+        files.go_on()
+        wait_until(lambda: not [pid for pid in workers if alive(pid)], PATIENCE_S, "the workers have ended")
