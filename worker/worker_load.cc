@@ -12,6 +12,7 @@
 #include "base/numa.h"
 #include "base/request_bounds.h"
 #include "base/status_macros.h"
+#include "base/status_message.h"
 #include "proto/options_digest.h"
 #include "worker/lifecycle.h"
 #include "worker/weights_record.h"
@@ -92,7 +93,10 @@ absl::Status WorkerLoad::OpenDevice() {
   device_->SetBatchInvariant(request_.batch_invariant());
   LogInfo("runs on {}; NUMA: {}", device_->Describe(), placement_.description);
   ASSIGN_OR_RETURN(driver_, parts_.open_memory(worker, placement_.memory_threads));
-  if (!options_.spill_dir.empty()) RETURN_IF_ERROR(CheckSpillDir(options_.spill_dir));
+  if (!options_.spill_dir.empty()) {
+    const absl::Status spill = CheckSpillDir(options_.spill_dir);
+    if (!spill.ok()) return WithMessage(spill, absl::StrCat("--spill-dir: ", spill.message()));
+  }
   std::shared_ptr<SleepableAllocator> allocator = SleepableAllocator::Create(
       driver_.get(),
       {.backup = options_.backup, .spill_dir = options_.spill_dir, .open_spill_io = parts_.open_spill_io});

@@ -94,8 +94,13 @@ class ClusterServerImpl : public ClusterServer {
   absl::Status Listen() {
     std::string listen = options_.address;
     if (listen.empty()) {
-      ASSIGN_OR_RETURN(SocketDir directory, SocketDir::Create());
-      directory_.emplace(std::move(directory));
+      absl::StatusOr<SocketDir> directory = SocketDir::Create();
+      if (!directory.ok()) {
+        return WithMessage(directory.status(),
+                           absl::StrCat("the workers' sockets: ", directory.status().message(),
+                                        " (--run-dir names another one)"));
+      }
+      directory_.emplace(*std::move(directory));
       listen = absl::StrCat("unix:", directory_->path(), "/coordinator.sock");
     }
     if (absl::Status status = options_.trust.CheckListen(listen); !status.ok()) return status;
