@@ -49,6 +49,19 @@ class Names(unittest.TestCase):
         self.assertEqual(run("list", "--names", **self.folder).stdout, "")
         self.assertTrue(os.path.exists(tiny(MODEL)))
 
+    def test_odd_paths(self):
+        with tempfile.TemporaryDirectory() as folder:
+            words, escape, none = (shutil.copytree(tiny(MODEL), os.path.join(folder, name))
+                                   for name in ("_two words", "\x1b[2Jred", "\u65e5\u672c"))
+            self.assertIn("two-words stands for", run("models", "add", words, **self.folder).stdout)
+            self.assertIn("--name=NAME", run("models", "add", none, code=2, **self.folder).stderr)
+            run("models", "add", none, "--name=other", **self.folder)
+            run("models", "add", escape, "--name=red", **self.folder)
+            terminal = Terminal(["list"], {**os.environ, **self.folder, "TERM": "xterm"}, columns=200)
+            self.addCleanup(terminal.kill)
+            terminal.read_until("[2Jred")
+            self.assertNotIn("\x1b[2J", terminal.raw)
+
     def test_what_is_no_model_gets_no_name(self):
         run("models", "add", self.folder["SOMNUS_MODELS"], "--name", "x", code=1, **self.folder)
         self.assertEqual(run("list", "--names", **self.folder).stdout, "")
