@@ -57,6 +57,13 @@ EngineStats EngineBoard::Stats() const {
   if (IsReady(state_)) stats.stall = Stall();
   stats.stalled_since = awaited_at_;
   stats.lifecycle_call = command_;
+  const absl::Duration called = options_.monotonic_now() - command_.began;
+  stats.call_stalls =
+      IsReady(state_) && stats.stall.ok() && !command_.name.empty() && called > options_.step_stall;
+  if (!stats.call_stalls) return stats;
+  stats.stall = absl::UnavailableError(absl::StrCat("Requests wait for ", command_.name, ", for longer than ",
+                                                    absl::FormatDuration(options_.step_stall), "."));
+  stats.stalled_since = options_.now() - called;
   return stats;
 }
 

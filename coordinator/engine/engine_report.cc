@@ -42,6 +42,11 @@ StateReport OfFailure(const EngineStats& stats) {
 
 StateReport OfAwake(const EngineStats& stats) {
   if (stats.stall.ok()) return {};
+  if (stats.call_stalls) {
+    return {.what = std::string(stats.stall.message()),
+            .why = "no step is computed meanwhile",
+            .way_out = absl::StrCat(kEndsByItself, "; ", Somnus(stats, "abort-call"), " ends it")};
+  }
   return {.what = absl::StrCat(absl::StripSuffix(stats.stall.message(), "."), "."),
           .why = "a worker does not get on with a step",
           .way_out =

@@ -64,7 +64,8 @@ struct EngineStats {
   StateNote note;
   bool may_revive = false;             // kFailed, and Revive would start new workers
   bool gave_up_stale_weights = false;  // requests are refused: kStaleForTooLong
-  absl::Status stall;                  // the step or the rank that hangs
+  bool call_stalls = false;  // `stall` is a call that changes no state, such as one that reads adapters
+  absl::Status stall;        // the step, the rank or the call that hangs
   absl::Time stalled_since = absl::InfinitePast();
   bool request_wakes = false;  // asleep, but a request would wake it
   std::string awaits_room_of;  // models that hold the memory which requests of this one wait for; empty: none

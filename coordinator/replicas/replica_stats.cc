@@ -90,6 +90,7 @@ void AddReasons(const EngineStats& one, EngineStats* sum) {
   sum->may_revive |= one.state == EngineState::kFailed && one.may_revive;
   if (one.state != EngineState::kAwake || one.stall.ok() || !sum->stall.ok()) return;
   sum->stall = one.stall;
+  sum->call_stalls = one.call_stalls;
   sum->stalled_since = one.stalled_since;
 }
 
@@ -140,6 +141,7 @@ EngineStats SumOfReplicas(const std::vector<EngineStats>& replicas, EngineState 
   if (state == EngineState::kFailed) sum.error = Errors(replicas);
   if (any_serves) {
     sum.stall = absl::OkStatus();
+    sum.call_stalls = false;
     sum.stalled_since = absl::InfinitePast();
   } else if (sum.stall.ok()) {  // of an engine that was awake a moment ago
     sum.stall = absl::UnavailableError(WhyNotReady(EngineState::kRecovering));

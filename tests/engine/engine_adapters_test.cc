@@ -8,6 +8,7 @@
 
 #include "coordinator/adapters/adapter_engine.h"
 #include "coordinator/adapters/adapter_registry.h"
+#include "coordinator/engine/engine_report.h"
 #include "tests/engine/engine_test_util.h"
 
 namespace somnus {
@@ -112,6 +113,35 @@ TEST_F(EngineAdaptersTest, NamesAreShownOnceTheWorkersHaveTheAdapter) {
   EXPECT_EQ(LastCall(), "adapters 2=lawyer");
   ASSERT_EQ(Load("third"), absl::OkStatus());
   EXPECT_EQ((*registry_->Acquire("third"))->slot, 1) << "the place of the one that was unloaded";
+}
+
+TEST(EngineAdaptersReadyTest, ALoadThatDoesNotEndIsNotReady) {
+  EngineOptions options = SmallEngine();
+  options.step_stall = absl::Seconds(60);
+  absl::Mutex mu;
+  MonotonicTime now = absl::Seconds(5);
+  options.monotonic_now = [&] {
+    absl::MutexLock lock(&mu);
+    return now;
+  };
+  FakeExecutor executor(SmallWorker(options));
+  executor.HoldLifecycle(true);
+  const auto loop = std::make_shared<EngineLoop>(options, &executor, nullptr);
+  AdapterRegistry registry(loop, AdapterRegistryOptions{.max_adapters = 1});
+  auto load = std::async(std::launch::async, [&] { return registry.Load("poet", "/poet", false); });
+  while (executor.lifecycle_calls().empty()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(loop->Stats().stall, absl::OkStatus());
+  {
+    absl::MutexLock lock(&mu);
+    now += absl::Seconds(61);
+  }
+  const StateReport report = ReportState(loop->Stats());
+  EXPECT_EQ(report.what, "Requests wait for a change of the adapters, for longer than 1m.");
+  EXPECT_THAT(report.way_out, HasSubstr("somnus abort-call"));
+  executor.HoldLifecycle(false);
+  EXPECT_EQ(load.get(), absl::OkStatus());
+  EXPECT_EQ(loop->Stats().stall, absl::OkStatus());
+  loop->DrainAndStop(absl::ZeroDuration());
 }
 
 TEST_F(EngineAdaptersTest, BadCallsChangeNothing) {
