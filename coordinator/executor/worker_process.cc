@@ -34,6 +34,9 @@ namespace {
 constexpr int kWatchTurnMs = 500;                            // the longest time without a sign of life
 constexpr absl::Duration kKillPatience = absl::Seconds(10);  // from SIGKILL until the processes have ended
 
+constexpr char kWithinSystem[] =
+    "it is within the system, which waits for a device or a file system that does not answer";
+
 // One process of a rank, the latest that was started or adopted for it.
 struct Child {
   pid_t pid = -1;
@@ -193,8 +196,9 @@ class WorkerProcessesImpl : public WorkerProcesses {
       ended = children_[rank].ended;
     }
     if (ended->WaitFor(timeout)) return absl::OkStatus();
-    return absl::DeadlineExceededError(
-        absl::StrCat("rank ", rank, " (pid ", pid, ") has not ended within ", absl::FormatDuration(timeout)));
+    return absl::DeadlineExceededError(absl::StrCat("rank ", rank, " (pid ", pid, ") has not ended within ",
+                                                    absl::FormatDuration(timeout),
+                                                    " of its SIGKILL: ", kWithinSystem));
   }
 
   void Terminate(absl::Duration grace) override {
@@ -244,11 +248,8 @@ class WorkerProcessesImpl : public WorkerProcesses {
     absl::MutexLock lock(&mu_);
     for (size_t rank = 0; rank < children_.size(); ++rank) {
       if (!children_[rank].running()) continue;
-      LogWarning(
-          "rank {} (pid {}) was killed and does not end: it is within the system, which waits for a device "
-          "or "
-          "a file system that does not answer; it ends as soon as that answers",
-          rank, children_[rank].pid);
+      LogWarning("rank {} (pid {}) was killed and does not end: {}; it ends as soon as that answers", rank,
+                 children_[rank].pid, kWithinSystem);
     }
   }
 
