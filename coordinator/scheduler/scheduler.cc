@@ -1,14 +1,12 @@
 #include "coordinator/scheduler/scheduler.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/null_block.h"
 #include "base/status_macros.h"
-#include "coordinator/scheduler/choices.h"
 #include "coordinator/scheduler/constraints.h"
 #include "coordinator/scheduler/request_progress.h"
 #include "coordinator/scheduler/step_size.h"
@@ -50,6 +48,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       constraints_(options_.mask_threads),
       sequences_(options_, long_prompts_, ledger_, &blocks_, &slots_, &host_tier_, &beams_,
                  &stats_.preemptions),
+      continuation_(options_, long_prompts_, &blocks_, &beams_, &drafts_, &sequences_),
       admission_(options_, long_prompts_, &blocks_, slots_, &copies_, &host_tier_, &beams_, &sequences_,
                  &stats_),
       results_(options_, &blocks_, &ledger_, &host_tier_, &beams_, &drafts_, &sequences_, &stats_),
@@ -114,10 +113,9 @@ StepPlan Scheduler::MakeStep() {
   if (options_.accounts != nullptr) sequences_.OrderByService();
   if (options_.policy == SchedulingPolicy::kPriority) admission_.DisplaceForFirstWaiting();
   StepBuilder builder(options_, long_prompts_, &blocks_, &ledger_, sequences_.running().size());
-  const bool decodes_preempted = AddDecodes(&builder);
-  const bool preempted = AddRunningPrefills(&builder) || decodes_preempted;
+  const bool preempted = continuation_.Run(&builder);
   if (!preempted) admission_.Run(&builder);
-  AddOvertakers(&builder);
+  continuation_.AddOvertakers(&builder);
   builder.SpendRest();
   // A prompt that the rest completed makes room for the next one.
   if (!preempted) admission_.Run(&builder);
@@ -162,111 +160,6 @@ std::optional<v1::StepMasks> Scheduler::TakeMasks() {
   InFlightStep* const step = ledger_.oldest();
   if (step == nullptr || !std::exchange(step->awaits_masks, false)) return std::nullopt;
   return constraints_.MakeMasks(*step);
-}
-
-bool Scheduler::AddDecodes(StepBuilder* builder) {
-  bool preempted = false;
-  const LiveSequences::Running& running = sequences_.running();
-  // The stages of a pipeline share the sequences: each step in flight decodes a part.
-  const int32_t num_parts = options_.fills_stages ? options_.num_stages : 1;
-  const size_t most = (running.size() + num_parts - 1) / num_parts;
-  for (auto it = running.begin(); it != running.end() && builder->budget > 0;) {
-    const Sequence& next = *it->second;
-    const bool is_group = next.beam.group != nullptr;
-    if (is_group || next.num_to_compute() > 1) builder->unfinished.push_back(it->second);
-    const bool is_full = num_parts > 1 && builder->step.entries.size() >= most;
-    if (is_full || (!is_group && (!IsDecodeDue(next) || !builder->HasReplyRoom(next)))) {
-      ++it;
-    } else if (!is_group && next.num_computed % options_.blocks.block_size != 0) {
-      builder->AddEntry(it->second, 1);  // its last block has room
-      ++it;
-    } else {
-      const auto [key, sequence] = *it;  // copies, since a preemption may erase them
-      AddDecode(sequence, &preempted, builder);
-      it = preempted ? running.upper_bound(key) : std::next(it);
-    }
-  }
-  return preempted;
-}
-
-bool Scheduler::IsDecodeDue(const Sequence& sequence) {
-  if (sequence.num_to_compute() != 1) return false;
-  if (options_.num_stages > 1 && sequence.num_pending > 0) return false;
-  // The tokens that steps in flight will sample may end the sequence for certain.
-  const bool will_finish = sequence.num_pending > 0 &&
-                           (sequence.num_outputs() + sequence.num_pending >= sequence.request.max_tokens ||
-                            sequence.num_tokens() >= options_.max_model_len);
-  return !will_finish && drafts_.MayRun(sequence);
-}
-
-void Scheduler::AddDecode(const SequencePtr& sequence, bool* preempted, StepBuilder* builder) {
-  const bool is_group = sequence->beam.group != nullptr;
-  if (is_group && !beams_.MayGoOn(*sequence, *builder)) return;
-  const auto blocks_missing = [&] {
-    return is_group ? beams_.BlocksMissing(*sequence)
-                    : blocks_.BlocksMissingToGrow(sequence->id, sequence->num_computed + 1);
-  };
-  while (blocks_missing() > 0) {
-    *preempted = true;
-    if (!PreemptFor(sequence, builder)) return;
-  }
-  if (is_group) return beams_.AddDecodes(sequence, builder);
-  std::vector<int32_t> new_blocks;
-  SOMNUS_CHECK(blocks_.Grow(sequence->id, sequence->num_computed + 1, &new_blocks));
-  builder->AddEntry(sequence, 1, std::move(new_blocks));
-}
-
-bool Scheduler::PreemptFor(const SequencePtr& sequence, StepBuilder* builder) {
-  const LiveSequences::Running& running = sequences_.running();
-  if (sequences_.PreemptSuspendedBehind(kFirstServiceKey, *sequence)) return true;
-  if (running.size() == 1 && blocks_.pins().GiveWay(blocks_.pins().size()) >= 0) return true;
-  const SequencePtr last = running.rbegin()->second;
-  if (builder->HasBeamsOf(*last)) return false;
-  std::vector<SequencePtr> victims = Choices::Running(last);
-  const bool has_the_cache = victims.size() == running.size();
-  if (has_the_cache) victims = {last};
-  for (const SequencePtr& victim : victims) builder->Unschedule(victim);
-  sequences_.Preempt(victims, PreemptionCause::kNoBlocks);
-  if (!has_the_cache) Choices::KeepTogether(victims);
-  return sequence->state == SequenceState::kRunning;
-}
-
-bool Scheduler::AddRunningPrefills(StepBuilder* builder) {
-  int32_t num_long = 0;
-  bool preempted = false;
-  for (const SequencePtr& sequence : builder->unfinished) {
-    if (sequence->state != SequenceState::kRunning) continue;  // it was preempted since
-    const bool is_long = long_prompts_.IsLong(sequence->num_to_compute());
-    if (is_long && ++num_long > options_.max_long_partial_prefills) {
-      builder->overtakers.push_back(sequence);
-      continue;
-    }
-    const bool is_group = sequence->beam.group != nullptr;
-    while (!is_group && builder->budget > 0 && sequence->state == SequenceState::kRunning &&
-           blocks_.BlocksMissingToGrow(sequence->id, sequence->num_computed + 1) > 0) {
-      preempted = true;
-      if (!PreemptFor(sequence, builder)) break;
-    }
-    if (sequence->state == SequenceState::kRunning) AddPrefills(sequence, builder);
-  }
-  return preempted;
-}
-
-void Scheduler::AddOvertakers(StepBuilder* builder) {
-  const auto key = [this](const SequencePtr& one) {
-    return LongPrompts::KeyOf(*one, long_prompts_.RankOf(*one, one->num_to_compute()));
-  };
-  std::sort(builder->overtakers.begin(), builder->overtakers.end(),
-            [&](const SequencePtr& a, const SequencePtr& b) { return key(a) < key(b); });
-  for (const SequencePtr& sequence : builder->overtakers) {
-    if (sequence->state == SequenceState::kRunning) AddPrefills(sequence, builder);
-  }
-  builder->overtakers.clear();
-}
-
-void Scheduler::AddPrefills(const SequencePtr& sequence, StepBuilder* builder) {
-  if (builder->budget == 0) return;
-  sequence->beam.group != nullptr ? beams_.AddPrefills(sequence, builder) : builder->AddPrefill(sequence);
 }
 
 absl::StatusOr<std::vector<SequenceOutput>> Scheduler::Update(const v1::StepReply& reply) {

@@ -4,9 +4,10 @@
 // and suspension, forks and beams, drafts, and slot errors.
 //
 // The Scheduler itself makes the steps; its parts decide and remember the rest. LiveSequences: which
-// sequences run and which wait. Admission: which waiting sequences start. Results: the effects of a reply.
-// StepLedger: the steps in flight. Slots, BlockManager and ForkCopies: the resources of sequences. HostTier,
-// Beams, Choices, Drafts and KeptSequences: one feature each.
+// sequences run and which wait. Continuation: which running sequences go on. Admission: which waiting
+// sequences start. Results: the effects of a reply. StepLedger: the steps in flight. Slots, BlockManager and
+// ForkCopies: the resources of sequences. HostTier, Beams, Choices, Drafts and KeptSequences: one feature
+// each.
 //
 // Contract: no I/O, no clock, no randomness: the same calls give the same steps. Not thread safe (engine loop
 // only). Replies must be given to Update in the order of the steps.
@@ -24,6 +25,7 @@
 #include "coordinator/scheduler/admission.h"
 #include "coordinator/scheduler/beams.h"
 #include "coordinator/scheduler/constraints.h"
+#include "coordinator/scheduler/continuation.h"
 #include "coordinator/scheduler/drafts.h"
 #include "coordinator/scheduler/fork_copies.h"
 #include "coordinator/scheduler/host_tier.h"
@@ -134,22 +136,6 @@ class Scheduler {
 
  private:
   StepPlan MakeStep();
-  // Spends the budget on decodes, the first in the order of service first. Returns whether a sequence was
-  // preempted.
-  bool AddDecodes(StepBuilder* builder);
-  bool IsDecodeDue(const Sequence& sequence);
-  // Adds the next token of a sequence whose blocks are full, or of a group of beams. Sets `preempted` where
-  // this sequence or another is preempted.
-  void AddDecode(const SequencePtr& sequence, bool* preempted, StepBuilder* builder);
-  // Preempts the last sequence in the order of service with the other choices of its request, or lets a pin
-  // give way where only that sequence runs. False: `sequence` itself was preempted, or nothing was, since the
-  // step computes beams of the last sequence already.
-  bool PreemptFor(const SequencePtr& sequence, StepBuilder* builder);
-  // Adds chunks of running prompts. Returns whether a sequence was preempted, so that a prompt that gives
-  // blocks back on the way has one for its next token.
-  bool AddRunningPrefills(StepBuilder* builder);
-  void AddOvertakers(StepBuilder* builder);
-  void AddPrefills(const SequencePtr& sequence, StepBuilder* builder);
   // Completes a step whose tokens are decided, by swaps, copies, forks and drafts, and hands it to the
   // ledger.
   StepPlan Send(bool preempted, StepBuilder* builder);
@@ -168,6 +154,7 @@ class Scheduler {
   Drafts drafts_;
   Constraints constraints_;
   LiveSequences sequences_;
+  Continuation continuation_;
   Admission admission_;
   Results results_;
   KeptSequences kept_;

@@ -59,11 +59,8 @@ class StepBuilder {
   InFlightStep step;
   int64_t budget;         // tokens left
   int64_t request_bytes;  // left for new sequences
-  // The running sequences that have more than one token to compute, or beams, in the order of service.
-  std::vector<SequencePtr> unfinished;
   std::vector<PrefillEntry> prefills;
-  // Long prompts of `unfinished` beyond max_long_partial_prefills, which get the tokens that nothing else
-  // takes.
+  // Running long prompts beyond max_long_partial_prefills, which get the tokens that nothing else takes.
   std::vector<SequencePtr> overtakers;
 
  private:

@@ -241,7 +241,7 @@ MUTATIONS_OF_STAGES = {
         "if (rank == 0) num_blocks = fits;",
     ),
     "sequence_decodes_in_two_steps_at_once": (
-        "coordinator/scheduler/scheduler.cc",
+        "coordinator/scheduler/continuation.cc",
         "if (options_.num_stages > 1 && sequence.num_pending > 0) return false;",
         "",
     ),
