@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/status_macros.h"
 #include "coordinator/block_manager/kept_block.h"
 #include "coordinator/block_manager/pin_releases.h"
 
@@ -24,7 +22,9 @@ BlockManager::BlockManager(const BlockManagerOptions& options)
       host_(options.num_host_blocks, recorder_.get()),
       cache_(options_, &pool_, &passed_, &tables_, &pins_, &host_, recorder_.get()),
       swapped_(options_, &pool_, &tables_, &cache_, &host_, &watermark_),
-      kept_(options_, pool_, tables_, pins_, &cache_, &host_) {}
+      kept_(options_, pool_, tables_, pins_, &cache_, &host_),
+      sharing_(options_.block_size, &pool_, &tables_, &watermark_),
+      audit_(options_.num_blocks, pool_, tables_, pins_, host_, swapped_, kept_) {}
 
 AllocStatus BlockManager::CanAllocate(int64_t num_tokens, bool ignore_watermark, int32_t num_adopted) const {
   return watermark_.Check(BlocksFor(num_tokens), num_adopted, ignore_watermark);
@@ -137,49 +137,6 @@ void BlockManager::Free(int64_t sequence) {
   tables_.erase(sequence);
 }
 
-void BlockManager::Fork(int64_t parent, int64_t child) {
-  SOMNUS_CHECK(!tables_.contains(child));
-  BlockTable table = TableOf(parent, tables_);
-  for (KvBlock* block : table.blocks) pool_.Reference(block);
-  tables_.emplace(child, std::move(table));
-}
-
-void BlockManager::ForkPrefix(int64_t parent, int64_t child, int32_t num_blocks) {
-  SOMNUS_CHECK(!tables_.contains(child));
-  BlockTable table = TableOf(parent, tables_);
-  table.blocks.resize(num_blocks);
-  if (table.num_committed > num_blocks) {
-    table.num_committed = num_blocks;
-    table.last_content_id = num_blocks == 0 ? 0 : table.blocks.back()->content_id;
-  }
-  if (table.hashes.size() > static_cast<size_t>(num_blocks)) table.hashes.resize(num_blocks);
-  for (KvBlock* block : table.blocks) pool_.Reference(block);
-  tables_.emplace(child, std::move(table));
-}
-
-bool BlockManager::ForkAt(int64_t parent, int64_t child, int64_t num_tokens,
-                          std::vector<BlockCopyOp>* copies) {
-  SOMNUS_CHECK(Needed(TableOf(parent, tables_), num_tokens) == 0);
-  const bool has_partial = num_tokens % options_.block_size != 0;
-  if (!watermark_.Admits(/*needed=*/has_partial ? 1 : 0, /*ignored=*/false)) return false;
-  Fork(parent, child);
-  return !has_partial || MakeWritable(child, num_tokens, copies);
-}
-
-bool BlockManager::MakeWritable(int64_t sequence, int64_t position, std::vector<BlockCopyOp>* copies) {
-  BlockTable& table = TableOf(sequence, &tables_);
-  const size_t index = static_cast<size_t>(position / options_.block_size);
-  SOMNUS_CHECK(index < table.blocks.size());
-  KvBlock* shared = table.blocks[index];
-  if (shared->ref_count == 1) return true;
-  if (pool_.num_free() == 0) return false;
-  KvBlock* own = pool_.Allocate();
-  copies->push_back({shared->id, own->id});
-  pool_.Release(shared);
-  table.blocks[index] = own;
-  return true;
-}
-
 void BlockManager::ResetPrefixCache(CacheLoss cause) {
   cache_.Clear(cause);
   swapped_.ForgetContents();
@@ -202,60 +159,6 @@ std::vector<int32_t> BlockManager::Table(int64_t sequence) const {
   ids.reserve(table.blocks.size());
   for (const KvBlock* block : table.blocks) ids.push_back(block->id);
   return ids;
-}
-
-absl::Status BlockManager::CheckIntegrity() const {
-  RETURN_IF_ERROR(pool_.CheckIntegrity());
-  RETURN_IF_ERROR(CheckReferences());
-  std::vector<bool> taken(host_.pool().num_total(), false);  // by host block
-  RETURN_IF_ERROR(host_.CheckIntegrity(&taken));
-  RETURN_IF_ERROR(kept_.CheckIntegrity(&taken));
-  RETURN_IF_ERROR(swapped_.CheckIntegrity(taken));
-  return CheckHostCounts();
-}
-
-absl::Status BlockManager::CheckReferences() const {
-  std::vector<int32_t> counts(options_.num_blocks, 0);
-  for (const auto& [id, table] : tables_) {
-    for (const KvBlock* block : table.blocks) counts[block->id] += IsNull(*block) ? 0 : 1;
-  }
-  RETURN_IF_ERROR(pins_.CheckIntegrity(&counts));
-  for (int32_t id = 0; id < options_.num_blocks; ++id) {
-    const int32_t references = pool_.block(id)->ref_count;
-    if (counts[id] != references) {
-      return absl::InternalError(absl::StrCat("block ", id, " has ", references, " references but is in ",
-                                              counts[id], " tables and pins"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status BlockManager::CheckHostCounts() const {
-  const auto num_kept = static_cast<int32_t>(kept_.blocks().size());
-  if (num_kept + swapped_.num_blocks() == host_.num_taken()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(host_.pool().num_used(), " host blocks are used, ", num_kept,
-                                          " kept, ", swapped_.num_blocks(), " swapped out, ",
-                                          host_.cache().size(), " cached"));
-}
-
-absl::Status BlockManager::CheckNextBlocks() {
-  const int32_t first = next_checked_, end = std::min(options_.num_blocks, first + kCheckedBlocks);
-  next_checked_ = end == options_.num_blocks ? 0 : end;
-  RETURN_IF_ERROR(pool_.CheckBlocks(first, end));
-  RETURN_IF_ERROR(CheckHostCounts());
-  if (!tables_.empty()) return absl::OkStatus();
-  if (pool_.num_used() != pins_.num_blocks()) {
-    return absl::InternalError(absl::StrCat("no sequence has blocks, and pins have ", pins_.num_blocks(),
-                                            ", but ", pool_.num_used(), " are used"));
-  }
-  for (int32_t id = first; id < end; ++id) {
-    if (const int32_t references = pool_.block(id)->ref_count; references != pins_.num_holders(id)) {
-      return absl::InternalError(absl::StrCat("no sequence has blocks, and ", pins_.num_holders(id),
-                                              " pins have block ", id, ", but it has ", references,
-                                              " references"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace somnus

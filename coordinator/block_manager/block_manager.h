@@ -8,14 +8,15 @@
 // A block that no later query attends is given back in the same way, when the step is made that attends it
 // last. For the same reason a block may be remembered for the prefix cache as soon as the step that fills the
 // block has been sent. A shared block is never written: positions at or beyond a sequence's adopted prefix
-// are in blocks of the sequence alone, and a fork's last, partly filled block is copied by MakeWritable
-// first.
+// are in blocks of the sequence alone, and a fork's last, partly filled block is copied first
+// (SharedBlocks).
 //
 // The BlockManager itself gives blocks to sequences and takes blocks back; each part has one other idea, and
 // callers reach the part by its accessor. BlockPool: which blocks are used, free and cached. PrefixCache: how
 // beginnings are found, remembered and forgotten. PrefixPins: beginnings that stay. SwappedSequences:
 // sequences whose blocks are in host memory. KeptBlocks: blocks that outlive a sleep. HostBlocks: the host
-// tier's blocks. Watermark: how many blocks admission leaves free.
+// tier's blocks. SharedBlocks: forks, and copies on write. Watermark: how many blocks admission leaves free.
+// BlockAudit: whether the books of all parts agree.
 //
 // Ownership: owns the tables and all parts; sequences are named by their ids. Not thread safe: the engine's
 // loop alone uses it. No call blocks; a call with an unknown id is a broken invariant.
@@ -29,6 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "coordinator/block_manager/block_audit.h"
 #include "coordinator/block_manager/block_events.h"
 #include "coordinator/block_manager/block_manager_options.h"
 #include "coordinator/block_manager/block_ops.h"
@@ -40,6 +42,7 @@
 #include "coordinator/block_manager/passed_contents.h"
 #include "coordinator/block_manager/prefix_cache.h"
 #include "coordinator/block_manager/prefix_pins.h"
+#include "coordinator/block_manager/shared_blocks.h"
 #include "coordinator/block_manager/swapped_sequences.h"
 #include "coordinator/block_manager/watermark.h"
 
@@ -112,21 +115,6 @@ class BlockManager {
     int32_t count_ = 0;
   };
 
-  // `child` shares all blocks of `parent`.
-  void Fork(int64_t parent, int64_t child);
-  // As Fork, of the parent's first `num_blocks` blocks alone.
-  void ForkPrefix(int64_t parent, int64_t child, int32_t num_blocks);
-  // Two sequences exchange their tables.
-  void SwapTables(int64_t a, int64_t b) { std::swap(TableOf(a, &tables_), TableOf(b, &tables_)); }
-  // `child` begins with the `num_tokens` tokens that `parent` has computed, and shares the parent's full
-  // blocks. The child has a last, partly filled block of its own, and the copy that a step has to do first is
-  // appended. `parent` has no more blocks than those tokens take. False, and nothing is taken, where the fork
-  // would leave fewer blocks free than admission does.
-  bool ForkAt(int64_t parent, int64_t child, int64_t num_tokens, std::vector<BlockCopyOp>* copies);
-  // To be called before `sequence` writes at `position`: replaces a shared block there by a new one, and
-  // appends the copy that the step has to do. False when no block is free.
-  bool MakeWritable(int64_t sequence, int64_t position, std::vector<BlockCopyOp>* copies);
-
   // Forgets all cached contents, and lets no live sequence's later blocks enter the cache; tables stay.
   void ResetPrefixCache(CacheLoss cause = CacheLoss::kReset);
   // From now on only blocks with ids below `num_blocks`, which counts the null block and is at least 1, are
@@ -154,17 +142,18 @@ class BlockManager {
   const KeptBlocks& kept() const { return kept_; }
   const HostBlocks& host() const { return host_; }
   HostPrefixCache& host_cache() { return *host_.mutable_cache(); }
+  SharedBlocks& sharing() { return sharing_; }
   const Watermark& watermark() const { return watermark_; }
 
   // Internal when a part's own check fails, when a block's reference count is not the number of its
   // occurrences in tables and pins, or when the host blocks in use are not those of kept, swapped and cached
   // blocks.
-  absl::Status CheckIntegrity() const;
+  absl::Status CheckIntegrity() const { return audit_.CheckAll(); }
   // A check that an engine can afford while requests may come: the counts, and the next kCheckedBlocks blocks
   // behind those of the last call. While no sequence has a table, this check sees every reference that was
   // not given back.
   static constexpr int32_t kCheckedBlocks = 4096;
-  absl::Status CheckNextBlocks();
+  absl::Status CheckNextBlocks() { return audit_.CheckNext(kCheckedBlocks); }
 
  private:
   int32_t Needed(const BlockTable& table, int64_t num_tokens) const {
@@ -173,8 +162,6 @@ class BlockManager {
   int32_t SizeOf(const BlockTable& table, int64_t num_tokens, bool whole) const {
     return whole ? BlocksFor(num_tokens) : TableSize(options_, num_tokens, table.num_given_back);
   }
-  absl::Status CheckReferences() const;
-  absl::Status CheckHostCounts() const;
 
   const BlockManagerOptions options_;
   const std::unique_ptr<BlockEventRecorder> recorder_;  // null: nobody wants events
@@ -188,7 +175,8 @@ class BlockManager {
   PrefixCache cache_;
   SwappedSequences swapped_;
   KeptBlocks kept_;
-  int32_t next_checked_ = 0;  // the block that CheckNextBlocks begins with
+  SharedBlocks sharing_;
+  BlockAudit audit_;
 };
 
 }  // namespace somnus

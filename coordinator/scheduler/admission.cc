@@ -242,7 +242,8 @@ void Admission::BeginForks(StepBuilder* builder) {
 bool Admission::Fork(const Sequence& source, const SequencePtr& sequence, StepBuilder* builder) {
   const int64_t bytes = SequenceForkBytes(source.num_computed, options_.blocks.block_size);
   if (slots_.num_free() == 0 || bytes > builder->request_bytes || IsKeptApart(*sequence)) return false;
-  if (!blocks_.ForkAt(source.id, sequence->id, source.num_computed, copies_.mutable_copies())) return false;
+  if (!blocks_.sharing().ForkAt(source.id, sequence->id, source.num_computed, copies_.mutable_copies()))
+    return false;
   builder->request_bytes -= bytes;
   blocks_.cache().Withdraw(sequence->id);
   sequences_.Start(sequence, source.num_computed);

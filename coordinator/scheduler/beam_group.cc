@@ -27,7 +27,7 @@ std::pair<int32_t, int64_t> DonorOf(const BeamGroup& group, size_t beam, int64_t
 // The leader, whose own beam is dead, takes the beam of another place.
 void SwapWithLeader(Sequence* leader, int32_t place, BlockManager* blocks) {
   Sequence& other = *leader->beam.group->others[place - 1];
-  blocks->SwapTables(leader->id, other.id);
+  blocks->sharing().SwapTables(leader->id, other.id);
   std::swap(leader->slot, other.slot);
   std::swap(leader->tokens, other.tokens);
 }
@@ -36,9 +36,9 @@ void SwapWithLeader(Sequence* leader, int32_t place, BlockManager* blocks) {
 void CopyBeam(const Sequence& source, Sequence* to, BlockManager* blocks, std::vector<BlockCopyOp>* copies) {
   to->tokens = source.tokens;
   to->num_computed = source.num_computed;
-  blocks->Fork(source.id, to->id);
+  blocks->sharing().Fork(source.id, to->id);
   const bool has_partial = source.num_computed % blocks->block_size() != 0;
-  SOMNUS_CHECK(!has_partial || blocks->MakeWritable(to->id, source.num_computed, copies));
+  SOMNUS_CHECK(!has_partial || blocks->sharing().MakeWritable(to->id, source.num_computed, copies));
 }
 
 }  // namespace
@@ -110,8 +110,8 @@ int64_t TakeReplayBlocks(const SequencePtr& leader, bool use_cache, bool ignore_
   for (size_t i = 1; i < group.places.size(); ++i) {
     const auto [donor, shared] = DonorOf(group, i, leader->prompt_len(), blocks->block_size());
     Sequence& beam = *group.others[i - 1];
-    blocks->ForkPrefix(BeamIn(leader, donor)->id, beam.id,
-                       static_cast<int32_t>(shared / blocks->block_size()));
+    blocks->sharing().ForkPrefix(BeamIn(leader, donor)->id, beam.id,
+                                 static_cast<int32_t>(shared / blocks->block_size()));
     beam.num_computed = shared;
     group.replays[i] = {donor, shared, /*is_ready=*/false};
     std::vector<int32_t> new_blocks;  // sent with the whole table

@@ -16,7 +16,7 @@ namespace somnus {
 
 class ForkCopies {
  public:
-  // Where BlockManager appends copies.
+  // Where SharedBlocks appends copies.
   std::vector<BlockCopyOp>* mutable_copies() { return &copies_; }
 
   // Where the contents that belong into `block` are until the copies are made.

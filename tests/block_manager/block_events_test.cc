@@ -289,7 +289,7 @@ class RandomCache {
     if (live_.empty()) return;
     const auto it = Any();
     const std::vector<int32_t> tokens = it->second;
-    manager_.Fork(it->first, next_id_);
+    manager_.sharing().Fork(it->first, next_id_);
     live_[next_id_++] = tokens;
   }
   // A step copies cached blocks to the host; later all ranks have them there, or one has not.

@@ -119,15 +119,15 @@ TEST(BlockManagerTest, GrowIsAllOrNothing) {
 TEST(BlockManagerTest, AForkSharesUntilItWrites) {
   BlockManager manager(Options(10));
   manager.Allocate(1, Tokens(6), "", true, false);
-  manager.Fork(1, 2);
+  manager.sharing().Fork(1, 2);
   EXPECT_EQ(manager.pool().num_used(), 2);
   std::vector<BlockCopyOp> copies;
-  ASSERT_TRUE(manager.MakeWritable(2, 6, &copies));
+  ASSERT_TRUE(manager.sharing().MakeWritable(2, 6, &copies));
   ASSERT_EQ(copies.size(), 1u);
   EXPECT_EQ(copies[0].src, manager.Table(1)[1]);
   EXPECT_EQ(copies[0].dst, manager.Table(2)[1]);
   EXPECT_EQ(manager.Table(1)[0], manager.Table(2)[0]);
-  ASSERT_TRUE(manager.MakeWritable(1, 6, &copies));
+  ASSERT_TRUE(manager.sharing().MakeWritable(1, 6, &copies));
   EXPECT_EQ(copies.size(), 1u) << "the parent's is its own again";
   manager.Free(1);
   manager.Free(2);
@@ -313,7 +313,7 @@ TEST(BlockManagerTest, RandomSequencesKeepTheBooks) {
         manager.ResetPrefixCache();
       } else {
         const std::vector<int32_t> tokens = it->second;
-        manager.Fork(it->first, next_id);
+        manager.sharing().Fork(it->first, next_id);
         live[next_id++] = tokens;
       }
       const absl::Status integrity = manager.CheckIntegrity();
@@ -341,7 +341,7 @@ TEST(BlockManagerTest, BlocksBeforeTheReachAreGivenBackAndStayCached) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 
   EXPECT_EQ(manager.Allocate(2, tokens, "", true, false), 16) << "the beginning is found in the cache";
-  manager.Fork(1, 3);
+  manager.sharing().Fork(1, 3);
   BlockManager::FreedBlocks freed;
   for (const int64_t sequence : {1, 2, 3}) freed.Add(manager, sequence);
   EXPECT_EQ(freed.count(), 4) << "2 of the window that are shared, the fork's last one, and the other's own";

@@ -93,7 +93,7 @@ void MeasureFork(int32_t num_blocks, int32_t rounds, BlockOpTimes* times) {
   for (int32_t round = 0; round < rounds; ++round) {
     const auto parent = static_cast<int64_t>(random() % parents);
     fork.Time(2 * batch, [&] {
-      blocks.Fork(parent, parents);
+      blocks.sharing().Fork(parent, parents);
       blocks.Free(parents);
     });
   }
