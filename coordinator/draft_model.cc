@@ -13,7 +13,7 @@
 namespace somnus {
 namespace {
 
-// Every token by its id, added ones among them; empty: it is not used, or not known.
+// Every token by its id, added tokens included; empty: the id is not used, or the token is not known.
 std::vector<std::string> TokensById(const TokenizerData& data, int32_t vocab_size) {
   std::vector<std::string> tokens = data.tokens;
   tokens.resize(static_cast<size_t>(vocab_size));

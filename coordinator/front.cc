@@ -142,7 +142,7 @@ class FrontImpl : public Front {
     stop_.Stop();
     if (health_thread_.joinable()) health_thread_.join();
     const auto deadline = absl::ToChronoTime(absl::Now() + grace);
-    // Operators can see what is left until the last request has ended.
+    // Operators can see the open requests until the last request has ended.
     for (GrpcListener* listener : {inference_.get(), control_.get()}) {
       if (listener == nullptr) continue;
       listener->server().GetHealthCheckService()->SetServingStatus(false);
@@ -187,8 +187,8 @@ class FrontImpl : public Front {
     return absl::Status(listener.status().code(), absl::StrCat(flag, ": ", listener.status().message()));
   }
 
-  // Called at intervals, too, because a step that hangs changes no state. The lock makes the latest look the
-  // one that is published.
+  // Called at intervals, too, because a step that hangs changes no state. The lock makes the published look
+  // the latest look.
   void UpdateHealth() {
     absl::MutexLock lock(&health_mu_);
     const bool serving =
@@ -199,7 +199,7 @@ class FrontImpl : public Front {
   }
 
   // The server as a whole and the services that generate are healthy while requests are served. The
-  // operators' listener always is, since a sleeping engine is woken through it.
+  // operators' listener is always healthy, since operators wake a sleeping engine through that listener.
   static void SetHealth(grpc::HealthCheckServiceInterface* health, bool serving) {
     health->SetServingStatus("", serving);
     health->SetServingStatus(v1::InferenceService::service_full_name(), serving);

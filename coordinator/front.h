@@ -1,6 +1,6 @@
 #pragma once
-// All listeners for clients and operators: HTTP and gRPC, of each two. They are bound early, and until
-// SetModels they reply that the model is loading. Thread safe.
+// All listeners: HTTP for clients and for operators, and gRPC for both. The listeners are bound early, and
+// reply until SetModels that the model is loading. Thread safe.
 
 #include <functional>
 #include <memory>
@@ -19,17 +19,16 @@ class Metrics;
 
 class Front {
  public:
-  // Binds all ports. Unavailable names the address that cannot be bound. `metrics`: of the first model, for
-  // what belongs to none.
-  // `starting` makes the report until SetModels, on any thread.
+  // Binds all ports. Unavailable names the address that cannot be bound. `metrics`: of the first model, which
+  // also count events that belong to no model. `starting` makes the report until SetModels, on any thread.
   static absl::StatusOr<std::unique_ptr<Front>> Start(const Flags& flags, std::shared_ptr<Metrics> metrics,
                                                       std::function<StateReport()> starting);
   virtual ~Front() = default;
 
-  // From now on requests are served by these. Call it once.
+  // From now on these models serve requests. To be called once.
   virtual void SetModels(const std::vector<ServedModel>& models) = 0;
-  // To be called when the engine's state has changed, so that gRPC health follows at once; otherwise it
-  // follows within a second. Must not be called during or after Shutdown.
+  // To be called when the engine's state has changed, so that gRPC health follows at once; without the call
+  // gRPC health follows within a second. Must not be called during or after Shutdown.
   virtual void OnStateChange() = 0;
   // Returns "http://127.0.0.1:8000, admin http://127.0.0.1:8001, gRPC 127.0.0.1:50051, admin gRPC
   // 127.0.0.1:50054"

@@ -19,7 +19,8 @@ namespace {
 constexpr absl::string_view kRequest = "GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 constexpr absl::string_view kAnswer = "HTTP/1.1 200";
 
-// Sends the request and reads the start of the response, as long as kAnswer; shorter when it does not come.
+// Sends the request and reads the start of the response, as long as kAnswer; shorter when the server sends
+// less.
 std::string Ask(int fd) {
   std::string start(kAnswer.size(), '\0');
   size_t size = 0;
@@ -34,7 +35,7 @@ std::string Ask(int fd) {
   return start;
 }
 
-// As Ask. The socket waits, so what would have to be tried again has timed out.
+// As Ask. The socket waits, so an operation that would have to be tried again has timed out.
 std::string AskOverTls(int fd) {
   const absl::StatusOr<std::unique_ptr<TlsClient>> tls =
       TlsClient::Create(fd, {.host = "localhost", .verify = false});

@@ -1,6 +1,6 @@
 // The coordinator: serves one or several models with the workers that it starts or waits for. Exit codes: 0
 // after SIGTERM or SIGINT, which end the workers, too, or SIGUSR1, which leaves them for the next
-// coordinator; 1 when it could not start or its engine failed, 2 for wrong flags.
+// coordinator; 1 when the coordinator could not start or an engine failed, 2 for wrong flags.
 
 #include <signal.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@
 
 namespace {
 
-// A coordinator under the heaviest load takes a fraction of it.
+// A coordinator under the heaviest load takes a fraction of this time.
 constexpr absl::Duration kProbeTimeout = absl::Seconds(5);
 // For the end of a start, in which there is nothing to lose, and for an end after --shutdown-timeout, in
 // which workers may have to be killed.
@@ -86,8 +86,8 @@ int Serve(const somnus::Flags& flags) {
   somnus::Server* to_stop = nullptr;
   absl::Mutex mu;
   std::optional<somnus::StopRequest> requested;
-  // It is constructed before any other thread exists, so that all inherit its signal mask. The third signal
-  // ends the process at once.
+  // The object is constructed before any other thread exists, so that all threads inherit its signal mask.
+  // The third signal ends the process at once.
   somnus::SignalWatcher signals([&](int signal, int count) {
     if (count >= 3) _exit(1);
     if (count == 1) {
@@ -95,7 +95,7 @@ int Serve(const somnus::Flags& flags) {
       guard.AskedToStop(starting ? kStartEndPatience : flags.shutdown_timeout + kStopPatience);
     }
     absl::MutexLock lock(&mu);
-    // Once somebody has asked for the workers' end, too, they are not left any more.
+    // Once somebody has asked for the workers' end, too, no worker is left any more.
     const bool leave = signal == SIGUSR1 && (!requested.has_value() || requested->leave_workers);
     requested = somnus::StopRequest{.impatient = count > 1, .leave_workers = leave};
     if (to_stop != nullptr) to_stop->RequestStop(*requested);
@@ -131,7 +131,7 @@ int Serve(const somnus::Flags& flags) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // gRPC's own log repeats, over several lines, what our errors say in one.
+  // gRPC's own log repeats our errors, in several lines each.
   setenv("GRPC_VERBOSITY", "NONE", 0);
   somnus::LogFailedHandshakes();
   somnus::Flags flags;

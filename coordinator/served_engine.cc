@@ -123,7 +123,7 @@ PoolingOptions PoolingOptionsOf(const PoolingFlags& flags, const ModelConfig& co
 ReplicaRetry MakeReplicaRetry(const Flags& flags) {
   ReplicaRetry retry;
   if (flags.replica_retry_pause > absl::ZeroDuration()) retry.first_pause = flags.replica_retry_pause;
-  // Nobody may be there to start remote ones again.
+  // Nobody may be there to start remote workers again.
   retry.restart_workers = flags.local_workers;
   return retry;
 }
@@ -328,7 +328,7 @@ class ServedEngineImpl : public ServedEngine {
     });
   }
 
-  // Makes the registry of adapters, where there may be adapters, and loads those that flags name.
+  // Makes the registry of adapters, where there may be adapters, and loads the adapters that flags name.
   absl::Status LoadAdapters() {
     if (!flags_.lora.enabled) return absl::OkStatus();
     adapters_ = std::make_shared<AdapterRegistry>(
@@ -346,8 +346,8 @@ class ServedEngineImpl : public ServedEngine {
     return absl::OkStatus();
   }
 
-  // Null: nobody can follow the prefix cache. Numbers begin with the time, so that they are larger than those
-  // of every earlier process, which had fewer batches than microseconds.
+  // Null: nobody can follow the prefix cache. Numbers begin with the time, so that they are larger than the
+  // numbers of every earlier process, which had fewer batches than microseconds.
   std::shared_ptr<KvEventLog> MakeKvEvents() const {
     if (flags_.max_kv_events == 0 || !flags_.engine.scheduler.blocks.enable_prefix_caching) return nullptr;
     return std::make_shared<KvEventLog>(
@@ -373,8 +373,8 @@ class ServedEngineImpl : public ServedEngine {
             LogName(), stats.weights_version, stats.weights_source, flags_.model);
   }
 
-  // With one replica that sleeps at an operator's word alone, the engine is its loop, and nothing is between
-  // that and the API.
+  // With one replica that sleeps at an operator's word alone, the engine is the loop, and nothing is between
+  // the loop and the API.
   std::shared_ptr<Engine> MakeEngine() {
     const auto make = [&](EngineObserver* observer) { return MakeReplicas(observer); };
     const AutoSleepOptions& options = flags_.auto_sleep;
@@ -400,7 +400,7 @@ class ServedEngineImpl : public ServedEngine {
     return std::make_shared<EngineLoop>(std::move(replicas[0].engine), replicas[0].executor, observer);
   }
 
-  // What the others must know of it where several share the devices.
+  // What the other models must know of this model where several models share the devices.
   SharingModel Sharing() const {
     SharingModel model;
     model.name = name_;
@@ -449,7 +449,7 @@ class ServedEngineImpl : public ServedEngine {
   std::shared_ptr<Metrics> metrics_;
   std::unique_ptr<WeightsKeeper> keeper_;   // the engine's observer; tells trace_
   std::shared_ptr<LatencySums> latencies_;  // tells metrics_
-  std::shared_ptr<StepTrace> trace_;        // what the engine reports to; it tells latencies_
+  std::shared_ptr<StepTrace> trace_;        // the engine reports to it; tells latencies_
   ReplicaGroups workers_;
   std::future<absl::StatusOr<TextParts>> text_;  // ends before the checkpoint and the workers that it knows
   std::vector<KvPlan> plans_;

@@ -61,7 +61,7 @@ class ServerImpl : public Server {
       if (stop_requested_) return absl::CancelledError("stopped");
     }
     RETURN_IF_ERROR(loaded);
-    // The last one is served after the point from which a stop drains.
+    // The last model is served after the point from which a stop drains.
     RETURN_IF_ERROR(Serve(order.back(), &served));
     if (devices_ != nullptr) RETURN_IF_ERROR(devices_->Start());
     for (const ServedModel& model : served) engines_.push_back(model.engine);
@@ -110,7 +110,7 @@ class ServerImpl : public Server {
   }
 
  private:
-  // Whatever is wrong with headers and names is found before a worker exists.
+  // Every error of headers and names is found before a worker exists.
   absl::Status Open() {
     std::set<std::string> names;
     for (size_t i = 0; i < models_.size(); ++i) {
@@ -126,7 +126,7 @@ class ServerImpl : public Server {
     return absl::OkStatus();
   }
 
-  // Each of several models has a directory of its own. Whatever is wrong with one is found before a worker
+  // Each of several models has a directory of its own. Every error of a directory is found before a worker
   // exists.
   absl::Status OpenRunDir() {
     if (flags_.models.empty() || flags_.run_dir.empty()) return absl::OkStatus();
@@ -141,7 +141,8 @@ class ServerImpl : public Server {
     return EndWorkersOfOtherModels(*run_dir_, own);
   }
 
-  // Those whose workers were left come first: they hold their memory already, and do not wait for ever.
+  // Models whose workers were left come first: these workers hold their memory already, and do not wait for
+  // ever.
   std::vector<size_t> LoadOrder() const {
     std::vector<size_t> order(models_.size());
     std::iota(order.begin(), order.end(), 0);
@@ -150,8 +151,8 @@ class ServerImpl : public Server {
     return order;
   }
 
-  // One after the other, each with all the memory, but for those that hold theirs; the last one is not served
-  // yet.
+  // Model after model is loaded, each with all the memory but for the memory of models that hold theirs; the
+  // last model is not served yet.
   absl::Status Load(const std::vector<size_t>& order, std::vector<ServedModel>* served) {
     const auto make_room = [this] {
       return flags_.device_memory_budget > 0 ? devices_->MakeRoom() : absl::OkStatus();
@@ -205,7 +206,7 @@ class ServerImpl : public Server {
     }
   }
 
-  // Some models serve as long as one does.
+  // The server serves as long as any model does.
   bool AllFailed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return failed_.size() == models_.size(); }
 
   // Ends requests first, then connections, then workers.

@@ -1,10 +1,10 @@
 #pragma once
-// The models that one coordinator process serves: what main starts, waits for and stops.
+// The models that a coordinator process serves. Main starts the server, waits for the server and stops it.
 //
-// Start reads the checkpoints' headers, binds all ports and starts the workers; while they load the weights
-// it reads the tokenizer. Workers that an earlier coordinator left, with --run-dir, need not load anything.
-// So whatever is wrong with flags, the checkpoint's headers and ports is found before a worker exists. Thread
-// safety: RequestStop is thread safe; everything else is for main's thread.
+// Start reads the checkpoints' headers, binds all ports and starts the workers; while the workers load the
+// weights, Start reads the tokenizer. Workers that an earlier coordinator left, with --run-dir, need not load
+// anything. So every error of flags, of the checkpoint's headers and of ports is found before a worker
+// exists. Thread safety: RequestStop is thread safe; everything else is for main's thread.
 
 #include <memory>
 
@@ -16,7 +16,7 @@ namespace somnus {
 
 struct StopRequest {
   bool impatient = false;      // open requests end at once
-  bool leave_workers = false;  // they stay, with what they hold, for the next coordinator
+  bool leave_workers = false;  // for the next coordinator, with all that they hold
 };
 
 class Server {
@@ -24,13 +24,13 @@ class Server {
   static std::unique_ptr<Server> Create(const Flags& flags);
   virtual ~Server() = default;
 
-  // Returns when requests are served, or with the error that prevents it; Cancelled after RequestStop.
+  // Returns when requests are served, or with the error that prevents service; Cancelled after RequestStop.
   virtual absl::Status Start() = 0;
   // The operators' port; to be called once, between Start and Run.
   virtual int admin_port() const = 0;
   // Serves until RequestStop, or until the engines of all models have failed (unless --stay-after-failure is
-  // set); then drains, and ends the workers in order, or leaves them. Unavailable, with the engine's error,
-  // when the engine had failed.
+  // set); then drains, and ends the workers in order, or leaves the workers to the next coordinator.
+  // Unavailable, with the engine's error, when the engine had failed.
   virtual absl::Status Run() = 0;
   // Thread safe. The latest request counts. Local workers are left only with --run-dir, without which nobody
   // could adopt them.

@@ -10,9 +10,9 @@ namespace somnus {
 
 class SignalWatcher {
  public:
-  // Blocks these signals, and SIGUSR2 for its own use, in the calling thread: construct it before any other
-  // thread, so that all inherit that. Ignores SIGPIPE. `on_signal` gets the signal, and 1 for the first one,
-  // 2 for the second, ...
+  // Blocks these signals, and SIGUSR2 for its own use, in the calling thread: the object has to be
+  // constructed before any other thread, so that all threads inherit the mask. Ignores SIGPIPE. `on_signal`
+  // gets the signal, and the signal's number: 1 for the first signal, 2 for the second, ...
   explicit SignalWatcher(std::function<void(int signal, int count)> on_signal);
   ~SignalWatcher();
   SignalWatcher(const SignalWatcher&) = delete;
