@@ -17,12 +17,13 @@ struct BlockManagerOptions {
   // The share of the blocks that admission leaves free, so that running sequences can grow.
   double watermark = 0.01;
   int32_t num_host_blocks = 0;  // of the host tier; 0: there is none
-  // The tokens of one sequence that a step computes at most; 0: any number. With a reach and this bound a
-  // sequence takes the blocks of a long prompt step by step, as WindowBlocks says. The Scheduler sets it.
+  // How many tokens of a sequence a step computes at most; 0: any number. With a reach and this bound a
+  // sequence takes the blocks of a long prompt step by step, as WindowBlocks says. The Scheduler sets this
+  // bound.
   int32_t max_step_tokens = 0;
-  // How many tokens a query attends at most in any layer, with its own: the widest window of the model. 0:
-  // all tokens, as in every model that has a layer without a window. With a reach a sequence gives back,
-  // while it runs, the blocks that no later query attends.
+  // How many tokens a query attends at most in any layer, the query's own token included: the widest window
+  // of the model. 0: all tokens, as in every model that has a layer without a window. With a reach a running
+  // sequence gives back the blocks that no later query attends.
   int64_t attention_reach = 0;
   bool records_events = false;  // of the prefix cache, which PrefixCache::TakeEvents returns
   // The share of the blocks whose stay in the cache is measured (block_residency.h), by that clock; 0: none.

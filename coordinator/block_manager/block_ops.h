@@ -1,5 +1,5 @@
 #pragma once
-// What the block manager and its parts tell their callers of blocks. Values.
+// The answers of the block manager and its parts about blocks. Values.
 
 #include <cstdint>
 

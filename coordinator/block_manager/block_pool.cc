@@ -136,8 +136,8 @@ void BlockPool::Remember(KvBlock* block, const BlockContent& content, uint64_t c
     if (known->ref_count == 0) MoveContent(known, block);
     return;
   }
-  // Another block has the same hash by a collision, or because its parent was evicted since, so that no chain
-  // leads to it any more. The newer block takes its place.
+  // Another block has the same hash by a collision, or because the other block's parent was evicted since, so
+  // that no chain leads to the other block any more. The newer block takes its place.
   auto [it, inserted] = index_.try_emplace(content.hash, block);
   if (!inserted) {
     Forget(it->second, CacheLoss::kOrphaned);

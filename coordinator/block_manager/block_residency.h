@@ -24,7 +24,7 @@ class BlockResidency {
   void NoteAllocated(int32_t id, bool was_cached);
   // A sequence adopts the block's contents.
   void NoteAccess(int32_t id);
-  // Returns the stays that have ended since the last call, at most kMaxStays: the first ones.
+  // Returns the stays that have ended since the last call, at most kMaxStays: the first stays.
   std::vector<BlockStay> Take() { return std::exchange(ended_, {}); }
 
   static constexpr size_t kMaxStays = 4096;
@@ -34,7 +34,7 @@ class BlockResidency {
 
   struct Sampled {
     MonotonicTime begin;
-    std::vector<MonotonicTime> accesses;  // the last ones, in order
+    std::vector<MonotonicTime> accesses;  // the last accesses, in order
   };
   bool IsSampled();
   void NoteEnd(const Sampled& sampled);

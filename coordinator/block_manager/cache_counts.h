@@ -1,5 +1,5 @@
 #pragma once
-// How blocks enter and leave the prefix cache, and why prompts are not found in it. Values.
+// How blocks enter and leave the prefix cache, and why prompts are not found there. Values.
 
 #include <array>
 #include <cstddef>
@@ -7,17 +7,17 @@
 
 namespace somnus {
 
-// Why what a block held is not cached any more.
+// Why the contents of a block are not cached any more.
 enum class CacheLoss {
   kEvicted,      // the block was given to another sequence
-  kOrphaned,     // its parent was lost before, so that nothing led to it, and another block took its place
+  kOrphaned,     // the parent was lost before, so that nothing led to the block, and another block came
   kReset,        // a call has emptied the cache
-  kPause,        // a pause that clears it
-  kSleep,        // a sleep that has not kept it
+  kPause,        // a pause that clears the cache
+  kSleep,        // a sleep that has not kept the block
   kWeights,      // the weights were replaced
   kShrunk,       // the cache has become smaller
   kFailure,      // the group was lost
-  kBadContents,  // a sequence that had computed it has ended with bad logits
+  kBadContents,  // the sequence that had computed the block has ended with bad logits
 };
 inline constexpr std::array<const char*, 9> kCacheLosses = {
     "evicted", "orphaned", "reset", "pause", "sleep", "weights", "shrunk", "failure", "bad_contents"};
@@ -42,17 +42,17 @@ struct CacheBlockCounts {
 
 // Why a token of a prompt was not found.
 enum class CacheMiss {
-  kNotCached,       // no block has it after the same tokens
-  kSalt,            // likewise, of a request with a cache_salt: it finds what that salt has alone
-  kLastToken,       // of the last block, which is full: its last token is computed, for the logits
+  kNotCached,       // no block has the token after the same tokens
+  kSalt,            // not cached, of a request with a cache_salt, which finds the blocks of that salt alone
+  kLastToken,       // of the last block, which is full: the last token is computed, for the logits
   kPartialBlock,    // of the last block, which is not full
-  kPromptLogprobs,  // the request wants log-probabilities of its prompt, so that all of it is computed
+  kPromptLogprobs,  // the request wants log-probabilities of the prompt, so that the whole prompt is computed
   kOff,             // there is no prefix cache
 };
 inline constexpr std::array<const char*, 6> kCacheMisses = {
     "not_cached", "salt", "last_token", "partial_block", "prompt_logprobs", "off"};
 
-// Tokens of prompts, since the start: what was looked up and not found.
+// Tokens of prompts that were looked up and not found, since the start.
 struct CacheMissCounts {
   std::array<int64_t, kCacheMisses.size()> tokens = {};
 

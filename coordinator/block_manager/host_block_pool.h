@@ -1,7 +1,8 @@
 #pragma once
-// The blocks of the host tier as the coordinator sees them: which of them are in use. Every worker has host
-// memory for as many blocks of its KV cache, with the same ids, from 0 on. There is one pool for whatever
-// moves blocks to the host. A block may have several owners: it is in use until the last one releases it.
+// The blocks of the host tier in the coordinator's books: which blocks are in use. Every worker has host
+// memory for as many blocks of its KV cache, with the same ids, from 0 on. There is one pool for all features
+// that move blocks to the host. A block may have several owners, and is in use until the last owner releases
+// the block.
 //
 // Not thread safe: owned by the engine's loop.
 
@@ -16,8 +17,8 @@ class HostBlockPool {
  public:
   explicit HostBlockPool(int32_t num_blocks);
 
-  // Takes the free block that was given back last; where none was, the one with the lowest id. The pool must
-  // not be exhausted.
+  // Takes the free block that was given back last, or, where no block was given back, the block with the
+  // lowest id. The pool must not be exhausted.
   int32_t Allocate();
   void Reference(int32_t id);
   // Returns whether the block is free now.

@@ -25,7 +25,7 @@ void HostBlocks::EvictDownTo(int64_t limit) {
 std::vector<uint64_t> HostBlocks::Store(absl::Span<const KvBlock* const> cached, int32_t count, int64_t step,
                                         std::vector<BlockCopyOp>* swap_outs) {
   std::vector<uint64_t> stored;
-  // No block that this call stores is given up by it again.
+  // This call gives up no block that it has stored itself.
   const int32_t room = std::min(count, num_available());
   for (const KvBlock* block : cached) {
     if (static_cast<int32_t>(stored.size()) == room) break;

@@ -1,16 +1,17 @@
 #pragma once
-// The blocks of the host tier, which is the memory behind the device's blocks, and the rule of who gets them.
+// The blocks of the host tier, which is the memory behind the device's blocks, and the rule of who gets a
+// block.
 //
-// A host block has one of three uses. It is in the table of a sequence that is swapped out
-// (swapped_sequences.h); or it holds a device block's contents while the KV cache sleeps (kept_blocks.h); or
-// it is in the second level of the prefix cache (host_prefix_cache.h). Cached blocks give way to the two
-// other uses.
+// A host block has one of three uses. The block is in the table of a sequence that is swapped out
+// (swapped_sequences.h), or holds a device block's contents while the KV cache sleeps (kept_blocks.h), or is
+// in the second level of the prefix cache (host_prefix_cache.h). Cached blocks give way to the two other
+// uses.
 //
 // The copies themselves are made by steps, which workers execute in order. So a host block may be given out
-// again as soon as the step that reads it has been sent.
+// again as soon as the step that reads the block has been sent.
 //
-// Ownership: owns the pool of host blocks and the cache in the pool; whoever takes a block for another use
-// releases the block in the pool. Not thread safe: owned by the block manager.
+// Ownership: owns the pool of host blocks and the cache in the pool; a part that takes a block for another
+// use releases the block in the pool. Not thread safe: owned by the block manager.
 
 #include <cstdint>
 #include <vector>
@@ -37,10 +38,10 @@ class HostBlocks {
   // Takes a host block, for which the least recently used cached block gives way where none is free. The
   // caller owns the one reference to the block. CanTake must say kOk.
   int32_t Take();
-  // How many blocks can be taken, and how many are in use but for cached ones.
+  // How many blocks can be taken, and how many are in use but for cached blocks.
   int32_t num_available() const { return pool_.num_free() + cache_.size(); }
   int32_t num_taken() const { return pool_.num_used() - cache_.size(); }
-  // Drops cached blocks until no more than `limit` host blocks are in use, as far as cached ones reach.
+  // Drops cached blocks until no more than `limit` host blocks are in use, or no block is cached.
   void EvictDownTo(int64_t limit);
 
   HostPrefixCache* mutable_cache() { return &cache_; }
@@ -50,7 +51,7 @@ class HostBlocks {
   std::vector<uint64_t> Store(absl::Span<const KvBlock* const> cached, int32_t count, int64_t step,
                               std::vector<BlockCopyOp>* swap_outs);
 
-  // For references beside the one that Take gives, and for releases.
+  // For further references beside the reference that Take gives, and for releases.
   HostBlockPool* mutable_pool() { return &pool_; }
   const HostBlockPool& pool() const { return pool_; }
 

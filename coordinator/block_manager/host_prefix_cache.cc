@@ -28,7 +28,7 @@ uint64_t HostPrefixCache::IdOf(const BlockContent& content) const {
 
 int32_t HostPrefixCache::Store(const KvBlock& block, int64_t step) {
   SOMNUS_CHECK(block.content_id != 0 && !Has(block.content_id));
-  // Another content has the same hash by a collision, or since no chain leads to it any more.
+  // Another content has the same hash by a collision, or since no chain leads to the other content any more.
   if (const auto other = by_hash_.find(block.hash); other != by_hash_.end()) Erase(other->second);
   Entry entry = {block.content_id, block.parent_content_id, block.hash, block.tokens, block.salt};
   entry.host_block = pool_->Allocate();
@@ -39,10 +39,10 @@ int32_t HostPrefixCache::Store(const KvBlock& block, int64_t step) {
 }
 
 void HostPrefixCache::NoteStored(const std::vector<uint64_t>& content_ids, int64_t step, bool is_ready) {
-  // Events tell parents before their children, and a chain in one.
+  // Events tell parents before their children, and a chain in a single event.
   for (auto id = content_ids.rbegin(); id != content_ids.rend(); ++id) {
     const auto found = by_id_.find(*id);
-    // It may have been evicted since, and stored again by a later step.
+    // The content may have been evicted since, and stored again by a later step.
     if (found == by_id_.end() || found->second->step != step) continue;
     if (!is_ready) {
       Erase(found->second);

@@ -1,15 +1,16 @@
 #pragma once
 // The second level of the prefix cache: contents of cached blocks that are also, or only, in host blocks.
 //
-// A content is the same one on both sides: it keeps its content id when it is copied, so that a chain of
-// blocks may be found partly on the device and partly here. As there, a hit is decided by comparison and not
-// by the hash. What a step copies here is ready once all ranks have replied to that step.
+// A content is the same content on both sides: a copy keeps the content id, so that a chain of blocks may be
+// found partly on the device and partly here. As there, a hit is decided by comparison and not by the hash.
+// Contents that a step copies here are ready once all ranks have replied to that step.
 //
-// What is least recently used goes first, when something else needs its host block; blocks of sequences that
-// are swapped out, or kept over a sleep, come before all of it.
+// The least recently used content goes first, when something else needs the host block; blocks of sequences
+// that are swapped out, or kept over a sleep, come before all contents here.
 //
 // Ownership: each entry has one reference to its host block; borrows the pool. Not thread safe: owned by the
-// block manager. What can be found here, and cannot any more, is noted to the recorder of events.
+// block manager. The recorder of events is told of contents that can be found here, and of contents that
+// cannot any more.
 
 #include <cstdint>
 #include <list>
@@ -33,8 +34,8 @@ class HostPrefixCache {
     std::vector<int32_t> tokens;
     std::string salt;
     int32_t host_block = -1;
-    int64_t step = 0;       // that copies it here
-    bool is_ready = false;  // it may be copied back
+    int64_t step = 0;       // that copies the content here
+    bool is_ready = false;  // the content may be copied back
   };
 
   // Borrows both; without a recorder nobody wants events.
@@ -49,13 +50,13 @@ class HostPrefixCache {
   // A content that is here is used.
   void Use(uint64_t content_id);
   bool Has(uint64_t content_id) const { return by_id_.contains(content_id); }
-  // Takes a free host block for a block with known contents, that are not here; returns it. The pool must not
-  // be exhausted.
+  // Takes a free host block for a block with known contents that are not here; returns the host block. The
+  // pool must not be exhausted.
   int32_t Store(const KvBlock& block, int64_t step);
-  // All ranks have what the step has copied here; or one of them has not, and it is forgotten. In the order
-  // of BlockPool::FirstCached: children before their parents.
+  // All ranks have the contents that the step has copied here; or a rank lacks the contents, which are
+  // forgotten. In the order of BlockPool::FirstCached: children before their parents.
   void NoteStored(const std::vector<uint64_t>& content_ids, int64_t step, bool is_ready);
-  // Gives up what is least recently used, if there is anything.
+  // Gives up the least recently used content, if there is any.
   bool Evict();
   void Forget(uint64_t content_id);
   void Clear();

@@ -14,16 +14,16 @@ struct KeptBlock {
   bool operator==(const KeptBlock&) const = default;
 };
 
-// What the host tier has while the cache sleeps.
+// The host blocks that have contents while the cache sleeps.
 struct HostTierBlocks {
   std::vector<KeptBlock> kept;   // copied there by the sleep, and back by the wake-up
   std::vector<int32_t> swapped;  // host blocks that steps have swapped out to, and may swap in
 };
 
-// What may be kept, beside what the host tier has room for.
+// Which blocks may be kept, as far as the host tier has room.
 struct KeepLimits {
   int64_t num_blocks = std::numeric_limits<int64_t>::max();
-  bool cached_blocks = true;  // those that no sequence holds, too
+  bool cached_blocks = true;  // also cached blocks that no sequence holds
 };
 
 }  // namespace somnus

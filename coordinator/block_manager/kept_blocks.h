@@ -1,8 +1,8 @@
 #pragma once
 // Blocks of the KV cache that outlive a sleep of the cache, in the host tier.
 //
-// The choice is made before the sleep: it takes host blocks, for which cached blocks there give way, and
-// changes nothing else. Once the sleep has happened, all contents that were not chosen are forgotten. The
+// The choice is made before the sleep. The choice takes host blocks, for which cached blocks there give way,
+// and changes nothing else. Once the sleep has happened, all contents that were not chosen are forgotten. The
 // host blocks are released when the contents are on the device again, at the same device blocks, or are not
 // wanted any more.
 //
@@ -34,14 +34,14 @@ class KeptBlocks {
       : options_(options), pool_(pool), tables_(tables), pins_(pins), cache_(*cache), host_(*host) {}
   KeptBlocks(const KeptBlocks&) = delete;
 
-  // Chooses the blocks that hold those tokens, all of a sequence or none, in the order of `sequences`.
+  // Chooses the blocks that hold the tokens of `sequences`, all blocks of a sequence or none, in this order.
   // Returns the sequences for which there is no room, in the host tier or within `limits`. The room that is
   // left goes to the beginnings of these sequences, as far as the beginnings can be adopted, then to pinned
   // blocks, and then to cached blocks, the most recently used first. Nothing may have been chosen since the
   // last release.
   std::vector<int64_t> Choose(absl::Span<const ComputedTokens> sequences, const KeepLimits& limits = {});
-  // The sleep has happened: forgets the contents of all other blocks. Of all sequences only the chosen ones
-  // may still have tables.
+  // The sleep has happened: forgets the contents of all other blocks. Only chosen sequences may still have
+  // tables.
   void ForgetOthers();
   void Release();
 
@@ -56,7 +56,7 @@ class KeptBlocks {
   int64_t Room(int64_t limit) const;
   // Takes a host block for a device block, unless the device block is kept already. There must be room.
   void Keep(int32_t device_block);
-  // Keeps what cannot be computed soon again, as far as there is room.
+  // Gives the room that is left to cached contents, in the order that Choose names.
   void KeepCached(absl::Span<const int64_t> without_room, const KeepLimits& limits);
 
   const BlockManagerOptions& options_;

@@ -1,6 +1,6 @@
 #pragma once
-// How many KV blocks a group of workers gets. A pure function of what the ranks measured and what was asked
-// for.
+// How many KV blocks a group of workers gets. A pure function of the ranks' measurements and the user's
+// wishes.
 
 #include <cstdint>
 #include <vector>
@@ -11,13 +11,13 @@ namespace somnus {
 
 struct RankMemory {
   int64_t kv_block_bytes = 0;                   // this rank's share of one block
-  int64_t available_kv_cache_memory_bytes = 0;  // what profiling left
+  int64_t available_kv_cache_memory_bytes = 0;  // that profiling left
   bool on_host = false;                         // the cache is in the memory of a host, not of a GPU
 };
 
 // A host's memory is shared with other processes, and mapping it takes time. On a host a rank's cache
-// therefore gets at most this much, unless one sequence of max_model_len needs more or the user asked for
-// another size. A GPU's memory is used in full.
+// therefore gets at most this many bytes, unless a sequence of max_model_len needs more or the user asked for
+// a size. A GPU's memory is used in full.
 inline constexpr int64_t kHostKvSoftLimitBytes = 512 << 20;
 
 struct KvPlanRequest {
@@ -43,16 +43,17 @@ struct KvPlan {
 // block) can serve.
 int32_t LongestSequence(int64_t num_blocks, const KvPlanRequest& request);
 
-// num_blocks is the minimum over the ranks, and at most what max_num_seqs sequences of max_model_len can use.
-// At least one sequence of max_model_len can be served: where it does not, a max_model_len that the user did
-// not ask for is reduced; else ResourceExhausted says what is missing.
+// num_blocks is the minimum over the ranks, and at most as many blocks as max_num_seqs sequences of
+// max_model_len can use. At least one sequence of max_model_len can be served: where such a sequence does not
+// fit, a max_model_len that the user did not ask for is reduced; else ResourceExhausted says how much is
+// missing.
 absl::StatusOr<KvPlan> PlanKvCache(const std::vector<RankMemory>& ranks, const KvPlanRequest& request);
 
 // How many blocks of the host tier fit into `bytes` of host memory on every rank, but no more than `most`.
 // `kv_block_bytes` is by rank; a rank with 0 is not known yet and does not count.
 int32_t PlanHostBlocks(const std::vector<int64_t>& kv_block_bytes, int64_t bytes, int64_t most);
 
-// Of one block, over all ranks. A rank with 0 is not known yet and counts as the largest one.
+// The bytes of a block, over all ranks. A rank with 0 is not known yet and counts as the largest rank.
 int64_t SumBlockBytes(const std::vector<int64_t>& kv_block_bytes);
 
 }  // namespace somnus

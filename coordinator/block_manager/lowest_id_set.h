@@ -1,6 +1,6 @@
 #pragma once
-// A set of small numbers that gives out the lowest one, in a time that does not depend on how many there are:
-// a bitmap, and above it bitmaps of the words that are not empty. Not thread safe.
+// A set of small numbers that gives out the lowest number, in a time that does not depend on the size of the
+// set: a bitmap, and above it bitmaps of the words that are not empty. Not thread safe.
 
 #include <cstdint>
 #include <vector>
@@ -24,7 +24,7 @@ class LowestIdSet {
  private:
   static constexpr int32_t kBits = 64;
 
-  std::vector<std::vector<uint64_t>> levels_;  // bit i of a level: word i of the one below has a bit
+  std::vector<std::vector<uint64_t>> levels_;  // bit i of a level: word i of the level below has a bit
   int32_t size_ = 0;
 };
 

@@ -6,7 +6,7 @@
 namespace somnus {
 
 struct PinReleases {
-  int64_t no_blocks = 0;  // a sequence could not go on without them
+  int64_t no_blocks = 0;  // a sequence could not go on without the blocks
   int64_t forgotten = 0;  // a reset, a sleep, new weights, a loss of the workers, or bad contents
   int64_t shrunk = 0;     // the cache has become smaller
 

@@ -11,7 +11,7 @@ namespace somnus {
 namespace {
 
 // How many of the cached blocks that are given out next are looked at for each block that may be stored in
-// the host tier: the earlier ones are there already, or the time to store them has not come.
+// the host tier: earlier blocks are there already, or the time to store them has not come.
 constexpr int32_t kLooksPerBlock = 16;
 
 }  // namespace
@@ -93,7 +93,7 @@ PrefixCache::Link PrefixCache::FindLink(const BlockContent& content, bool looks_
 void PrefixCache::BeginInReach(absl::Span<const int32_t> tokens, int64_t max_blocks, bool looks_on_host,
                                BlockTable* table) {
   std::vector<Link> chain;
-  // From `run` on all blocks so far are there, those of the device before those of the host tier.
+  // From `run` on all blocks so far are there, the device's blocks before the blocks of the host tier.
   int32_t run = 0, found = 0, first = 0;
   while (table->num_committed < max_blocks) {
     const Link link = FindLink(ContentAt(table, tokens), looks_on_host);
@@ -154,7 +154,7 @@ void PrefixCache::Adopt(absl::Span<const int32_t> tokens, BlockTable* table) {
     pool_.Remember(block, content, entry.content_id);
     if (block->content_id != 0) pins_.Note(*block);
   }
-  // The beginning of the prefix is used last, so that it is given up last.
+  // The beginning of the prefix is used last, so that the beginning is given up last.
   for (auto entry = table->on_host.rbegin(); entry != table->on_host.rend(); ++entry)
     host_.mutable_cache()->Use((*entry)->content_id);
   table->on_host.clear();

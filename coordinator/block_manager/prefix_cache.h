@@ -85,8 +85,8 @@ class PrefixCache {
   // Forgets the contents of the device's blocks but for some; `stays` is by block id.
   void ForgetAllBut(const std::vector<bool>& stays, CacheLoss cause);
 
-  // Returns what has entered and left the cache, in both levels, since the last call. Returns nothing unless
-  // events are recorded; recorded events have to be taken again and again.
+  // Returns the contents that have entered and left the cache, in both levels, since the last call. Returns
+  // nothing unless events are recorded; recorded events have to be taken again and again.
   std::vector<BlockEvent> TakeEvents();
   // How many blocks were hashed since the start: the cost of the prefix cache.
   int64_t num_blocks_hashed() const { return num_blocks_hashed_; }

@@ -2,8 +2,8 @@
 // Sequences whose blocks are in the host tier: a sequence that is swapped out has a table of host blocks
 // instead of a table of device blocks, and comes back without computing anything twice.
 //
-// Sequences that leave together share host blocks as they shared device blocks, and share them again when
-// they come back together. The steps make the copies; blocks change hands on both sides at once.
+// Sequences that leave together share host blocks as they shared device blocks, and share device blocks again
+// when they come back together. The steps make the copies; blocks change hands on both sides at once.
 //
 // Invariant: no sequence has a table on both sides.
 //
@@ -35,11 +35,11 @@ class SwappedSequences {
                    PrefixCache* cache, HostBlocks* host, Watermark* watermark);
   SwappedSequences(const SwappedSequences&) = delete;
 
-  // Returns in how many blocks those tokens are; a shared block counts once. SwapOut takes as many host
-  // blocks.
+  // Returns in how many blocks the tokens of `sequences` are; a shared block counts once. SwapOut takes as
+  // many host blocks.
   int32_t CountBlocks(absl::Span<const ComputedTokens> sequences) const;
-  // Takes host blocks for those tokens, appends the copies into the host blocks, and releases the tables on
-  // the device. HostBlocks::CanTake must have said kOk.
+  // Takes host blocks for the tokens of `sequences`, appends the copies into the host blocks, and releases
+  // the tables on the device. HostBlocks::CanTake must have said kOk.
   void SwapOut(absl::Span<const ComputedTokens> sequences, std::vector<BlockCopyOp>* swap_outs);
 
   // A sequence that is about to have a table again, for all of `tokens`.
@@ -50,14 +50,14 @@ class SwappedSequences {
     bool use_cache = false;   // adopt the tokens that the prefix cache has
     bool whole = false;       // of a beam: blocks of all tokens
     int64_t num_shared = 0;   // to be computed: leading tokens in blocks that another of the sequences fills
-    int64_t num_adopted = 0;  // SwapIn sets it: tokens that were found, maybe more than were swapped out
+    int64_t num_adopted = 0;  // set by SwapIn: tokens that were found, maybe more than were swapped out
   };
   struct Room {
     int32_t missing = 0;  // how many more blocks are needed; 0 or less: there is room
     int32_t total = 0;    // how many blocks the sequences have then, a shared block once
   };
   // The blocks that all of these sequences need together. Suspended sequences already have tables; swapped
-  // sequences have host blocks; the others are computed again.
+  // sequences have host blocks; all other sequences are computed again.
   Room RoomFor(absl::Span<const Returning> all, bool ignore_watermark);
   // Makes the tables of swapped sequences: adopts, takes blocks for the rest, and appends the copies of the
   // tokens that were swapped out and not found. The host blocks are released. All or nothing: after kLater
