@@ -32,22 +32,23 @@ struct BeamGroup {
 
   BeamSearch search;
   std::vector<SequencePtr> others;    // places 1, 2, ...; made at the first admission
-  std::vector<bool> is_sent;          // by place: the workers know its slot
+  std::vector<bool> is_sent;          // by place: the workers know the slot
   std::vector<Replay> replays;        // by place
   std::vector<int32_t> places = {0};  // of the live beams, or, with sources, of the previous beams
-  // Not empty: beams have been chosen that no step has yet. By live beam: which previous beam it continues.
+  // Not empty: beams have been chosen that no step has yet. By live beam: which previous beam the live beam
+  // continues.
   std::vector<int32_t> sources;
   std::vector<Logprobs> candidates = std::vector<Logprobs>(1);  // by live beam; empty: not known yet
-  size_t num_candidates = 0;                                    // known ones
+  size_t num_candidates = 0;                                    // the known candidates
 };
 
 // How many slots a sequence or a group takes.
 int32_t NumSlots(const Sequence& sequence);
 // Whether tokens of a sequence, or of its group, are pending.
 bool HasPending(const Sequence& sequence);
-// The sequence, and the others of its group that have tables.
+// The sequence, and the other sequences of the same group that have tables.
 std::vector<const Sequence*> WithBlocks(const Sequence& sequence, const BlockManager& blocks);
-// The same for tables of host blocks; the sequence itself has one.
+// The same for tables of host blocks; the sequence itself has such a table.
 std::vector<const Sequence*> WithHostBlocks(const Sequence& sequence, const BlockManager& blocks);
 // Frees the blocks of a sequence, or of a group, whose beams then take the first places.
 void FreeBlocks(Sequence* sequence, BlockManager* blocks);
@@ -63,18 +64,19 @@ int64_t TakeReplayBlocks(const SequencePtr& leader, bool use_cache, bool ignore_
                          BlockManager* blocks);
 // Returns how many more blocks an admission would need.
 int32_t BeamBlocksMissingToStart(const Sequence& leader, bool use_cache, BlockManager* blocks);
-// Returns how many more blocks the beams that were chosen need for their next token.
+// Returns how many more blocks the chosen beams need for their next token.
 int32_t BeamBlocksMissing(const Sequence& leader, const BlockManager& blocks);
 // Gives tables to the beams that were chosen, for which there are enough blocks. Blocks of dead beams are
 // freed first: no beam that goes on needs them. Where a beam branches, the last, partly filled block is
-// copied. Returns, by live beam, the place of which the beam has become a copy; -1: it has stayed in place.
+// copied. Returns, by live beam, the place of which the beam has become a copy; -1: the beam has stayed in
+// place.
 std::vector<int32_t> MoveBeams(const SequencePtr& leader, BlockManager* blocks,
                                std::vector<BlockCopyOp>* copies);
 // Notes in an entry of a step which beam of which group the entry is for.
 void NoteBeam(ScheduledEntry* entry);
 // Whether the last sample has completed a step of the group; false for other sequences.
 bool HasAdvanced(const Sequence& leader);
-// Internal unless the places of live beams, and no others, have tables that hold what is computed.
+// Internal unless the places of live beams, and no other places, have tables that hold all computed tokens.
 absl::Status CheckGroup(const Sequence& leader, const BlockManager& blocks);
 
 }  // namespace somnus

@@ -53,7 +53,7 @@ Beam BeamSearch::Extend(const Candidate& candidate, const Logprobs& from, bool w
   return beam;
 }
 
-// One that came before goes before one that is as good.
+// Of equally good beams the earlier beam goes first.
 void BeamSearch::Insert(Beam beam, size_t most, std::vector<Beam>* sorted) {
   const auto place = std::upper_bound(sorted->begin(), sorted->end(), beam.score,
                                       [](double score, const Beam& other) { return score > other.score; });

@@ -3,8 +3,8 @@
 // fork the prompt of the first choice.
 //
 // All or nothing holds against other requests: running choices go together, and come back together. A request
-// that has the cache to itself gives its choices up one after the other, the last choice first, and each
-// comes back as it finds room. So a request whose choices never have room together is served all the same.
+// that has the cache to itself gives up choice after choice, the last choice first, and each choice comes
+// back as soon as there is room. So a request whose choices never have room together is served all the same.
 //
 // Forks: the first choice computes the prompt, and the other choices begin in the step in which the first
 // choice samples. Each samples from the same logits, with its own seed.
@@ -29,7 +29,7 @@ class Choices {
   // The sequence has ended.
   void OnForget(Sequence* sequence);
 
-  // Makes a new sequence wait for the prompt of `source`, if that computes the same and has no token yet.
+  // Makes a new sequence wait for the prompt of `source`, if `source` computes the same and has no token yet.
   // Returns whether the sequence waits.
   static bool AwaitFork(const SequencePtr& sequence, const SequencePtr& source);
   // The sequence for whose prompt a sequence waits; null: the sequence waits for no prompt.
@@ -41,7 +41,7 @@ class Choices {
 
   // The sequence and the other choices of its request that run.
   static std::vector<SequencePtr> Running(const SequencePtr& sequence);
-  // The sequence and the choices that were preempted together with it and still wait.
+  // The sequence and the choices that were preempted together with the sequence and still wait.
   static std::vector<SequencePtr> WaitingTogether(const SequencePtr& sequence);
   // The sequence and the suspended choices of its request behind a place in the order of service.
   static std::vector<SequencePtr> SuspendedBehind(const SequencePtr& sequence, const ServiceKey& behind);

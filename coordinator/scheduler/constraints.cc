@@ -12,7 +12,7 @@
 namespace somnus {
 namespace {
 
-// A mask takes some 30 us, as long as it takes a thread to wake up.
+// A mask takes some 30 us, as long as a thread takes to wake up.
 constexpr size_t kSequencesPerHelper = 4;
 
 bool IsConstrained(const ScheduledEntry& entry) {

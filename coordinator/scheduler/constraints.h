@@ -2,14 +2,14 @@
 // Sequences whose outputs follow a constraint (request/token_constraint.h): the masks of the tokens that may
 // come next, and the check of the tokens that came.
 //
-// A step with such a sequence awaits masks. The masks depend on the tokens of all steps before, so they are
-// made when the step is the oldest in flight: while the workers compute the step. A draft has a mask for each
-// of its tokens; a mask behind a token that the constraint does not allow does not matter, because the
+// A step with such a sequence awaits masks. The masks depend on the tokens of all steps before, so the masks
+// are made when the step is the oldest in flight: while the workers compute the step. A draft has a mask for
+// each of its tokens; a mask behind a token that the constraint does not allow does not matter, because the
 // workers cannot sample that token.
 //
-// Each sequence has its matcher, which is made when it is first needed, from the tokens that the sequence
-// has. Masks of many sequences are made on several threads, while the engine's loop waits: a matcher belongs
-// to one of them at a time. Engine loop thread only.
+// Each sequence has its matcher, which is made at the first need, from the tokens that the sequence has.
+// Masks of many sequences are made on several threads, while the engine's loop waits: a matcher belongs to
+// one thread at a time. Engine loop thread only.
 
 #include "absl/status/status.h"
 #include "base/threads.h"

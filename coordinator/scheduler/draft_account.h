@@ -1,9 +1,10 @@
 #pragma once
 // Whether drafts pay, by the time that steps take.
 //
-// A step with drafts takes longer than one without: for what it checks, for a draft model's passes, and for
-// what that has to catch up with. In that time its sequences would have had tokens without drafts. These are
-// what the drafts cost; what they gain is the tokens that were right.
+// A step with drafts takes longer than a step without drafts: for the tokens that it checks, for the passes
+// of a draft model, and for the tokens that the draft model has to catch up with. In that time the sequences
+// would have had tokens without drafts, which are the cost of the drafts; the gain is the tokens that were
+// right.
 //
 // Values without a clock; not thread safe.
 
@@ -19,8 +20,8 @@ namespace somnus {
 // is a power of two of sequences. Means of the last dozen steps or so.
 class PlainStepTimes {
  public:
-  static constexpr int32_t kFirst = 4;    // steps after which a class is known; the first one does not count
-  static constexpr int32_t kLife = 256;   // steps with drafts after which it is measured again
+  static constexpr int32_t kFirst = 4;    // steps after which a class is known; the first step does not count
+  static constexpr int32_t kLife = 256;   // steps with drafts after which a class is measured again
   static constexpr int32_t kRefresh = 2;  // steps, for that
 
   void Observe(int32_t num_sequences, double seconds) {
@@ -50,7 +51,7 @@ class PlainStepTimes {
     int64_t num_steps = 0;  // without drafts
     double seconds = 0;
     int32_t num_lacking = kFirst;
-    int32_t num_with_drafts = 0;  // since the last one without
+    int32_t num_with_drafts = 0;  // since the last step without drafts
   };
   static size_t IndexOf(int32_t num_sequences) {
     return static_cast<size_t>(std::bit_width(static_cast<uint32_t>(num_sequences)));
@@ -60,14 +61,14 @@ class PlainStepTimes {
   std::array<SizeClass, 33> classes_;
 };
 
-// A sequence's.
+// The account of a sequence.
 class DraftAccount {
  public:
   static constexpr int32_t kStepsToJudge = 8;
   enum class Verdict { kOpen, kPays, kDoesNotPay };
 
-  // A step with a draft of it, or proposals for one. Both in tokens; a cost below 0 is a step that was quick
-  // by chance. What was before the last verdict counts half.
+  // A step has had a draft of the sequence, or proposals for a draft. Cost and gain are in tokens; a cost
+  // below 0 is a step that was quick by chance. Steps before the last verdict count half.
   Verdict Note(double gain, double cost) {
     gain_ += gain;
     cost_ += cost;

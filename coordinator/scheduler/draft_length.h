@@ -1,11 +1,11 @@
 #pragma once
-// How many tokens a sequence's next draft has, by what became of its drafts and guesses so far.
+// How many tokens a sequence's next draft has, by the results of the sequence's drafts and guesses so far.
 //
-// A draft that was right as a whole makes the next one twice as long; one that was not makes it about as long
-// as its right part. A sequence whose drafts are wrong has none any more. When they would pay again is found
-// out by guesses: the token that its drafter expects next is compared with the one that is sampled, and a few
-// right ones in a row begin drafts anew; more of them after each time that they did not pay. A guess that
-// costs something is asked for the more rarely, the more of them are wrong (pause).
+// A draft that was right as a whole makes the next draft twice as long; after any other draft the next draft
+// is about as long as the right part. A sequence whose drafts are wrong has no drafts any more. Guesses find
+// out when drafts would pay again: the token that the drafter expects next is compared with the sampled
+// token, and a few right guesses in a row begin drafts anew; the number grows each time that drafts did not
+// pay. A guess that costs something is asked for the more rarely, the more guesses are wrong (pause).
 
 #include <algorithm>
 #include <cstdint>
@@ -23,7 +23,7 @@ class DraftLength {
 
   // 0: no draft.
   int32_t value() const { return value_; }
-  // While there are no drafts: tokens to go by without a guess, behind the last one.
+  // While there are no drafts: tokens to go by without a guess, behind the last guess.
   int32_t pause() const { return pause_; }
 
   // A step has checked `num_draft` tokens, and the first `num_accepted` were right.
@@ -35,13 +35,13 @@ class DraftLength {
       Shrink(num_accepted);
     }
   }
-  // Drafts end, whatever became of them.
+  // Drafts end, whether they were right or not.
   void End() {
     value_ = num_right_ = 0;
     guesses_needed_ = std::min(kMostGuesses, 2 * guesses_needed_);
     pause_ = std::min(kMostPause, std::max(pause_, guesses_needed_));
   }
-  // The drafter has expected the token that was sampled without a draft, or another one.
+  // The drafter has expected the token that was sampled without a draft, or another token.
   void NoteGuess(bool is_right) {
     if (value_ > 0) {
       if (!is_right) Shrink(0);
@@ -51,7 +51,7 @@ class DraftLength {
     if (!is_right) {
       pause_ = std::min(kMostPause, std::max(1, 2 * pause_));
     } else if (num_right_ > 1) {
-      pause_ /= 2;  // one may be chance
+      pause_ /= 2;  // a single right guess may be chance
     }
     if (num_right_ >= guesses_needed_) value_ = First();
   }

@@ -1,8 +1,8 @@
 #pragma once
-// Which new sequences ask the workers' draft model for guesses from their start on, by how those before them
-// fared. A guess makes it compute all that was generated before, so each sequence that finds out for itself
-// that guesses are wrong pays for most of its tokens. Where several in a row did, few of those that follow
-// ask.
+// Which new sequences ask the workers' draft model for guesses from their start on, by the success of earlier
+// sequences. A guess makes the draft model compute all tokens that were generated before, so each sequence
+// that finds out for itself that guesses are wrong pays for most of its tokens. After several such sequences
+// in a row, few of the following sequences ask.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace somnus {
 class DraftTrials {
  public:
   static constexpr int32_t kFailures = 4;    // in a row, after which few sequences ask
-  static constexpr int32_t kOneOf = 16;      // of those that follow asks
-  static constexpr int32_t kLater = 256;     // tokens after which the others ask, too
+  static constexpr int32_t kOneOf = 16;      // of the following sequences a single one asks
+  static constexpr int32_t kLater = 256;     // tokens after which the other sequences ask, too
   static constexpr int32_t kWrongPause = 8;  // a DraftLength::pause() that only wrong guesses bring about
 
   // How many tokens the next new sequence goes by before its first guess.

@@ -1,6 +1,7 @@
 #pragma once
 // Speculative decoding in the schedule: budget, blocks and messages of drafts, and which tokens of a draft a
-// reply confirms. Speculation (speculation.h) decides which sequences have drafts, and how long ones.
+// reply confirms. Speculation (speculation.h) decides which sequences have drafts, and how long the drafts
+// are.
 //
 // Budget that is left once all sequences have their tokens goes to drafts. The blocks of a draft are
 // lookahead slots: taken where more blocks are free than the running sequences may need next, and given back
@@ -26,7 +27,7 @@ class Drafts {
       : options_(options), blocks_(*blocks), speculation_(options.speculation, options.max_model_len) {}
   Drafts(const Drafts&) = delete;
 
-  // Whether a sequence that decodes may be in the step in the making; else it waits for its draft.
+  // Whether a sequence that decodes may be in the step in the making; else the sequence waits for its draft.
   bool MayRun(const Sequence& sequence) {
     return sequence.draft == nullptr || !speculation_.IsAwaited(sequence);
   }

@@ -41,24 +41,25 @@ class HostTier {
 
   // Preemption. Whether sequences that are preempted together leave by swap; counts why not.
   bool Takes(const std::vector<SequencePtr>& all, PreemptionCause cause);
-  // The next step swaps these sequences out, which Takes has said. They have no blocks on the device then.
+  // The next step swaps these sequences out, as Takes has said. The sequences have no blocks on the device
+  // then.
   void SwapOut(const std::vector<SequencePtr>& all);
   // The content of a waiting sequence that is swapped out is computed again, or not needed any more.
   void OnForget(Sequence* sequence);
-  // The same of all sequences, and of the prefix cache and the swaps of the step in the making.
+  // Forgets the contents of all sequences, the prefix cache, and the swaps of the step in the making.
   void ForgetAll(const WaitingQueue& waiting);
 
-  // Admission. Whether those of the sequences that are swapped out may come back in the step in the making,
-  // if they have room.
+  // Admission. Whether the swapped ones of the sequences may come back in the step in the making, if there is
+  // room.
   bool MayRun(const std::vector<SequencePtr>& all);
-  // Swaps those of the sequences in that are swapped out; they are suspended then. Returns how many there
-  // were; 0: they have no room, and nothing has changed.
+  // Swaps the swapped ones of the sequences in, which are suspended then. Returns how many sequences came
+  // back; 0: there is no room, and nothing has changed.
   int32_t SwapIn(std::vector<SequencePtr> all, bool ignore_watermark);
   // Blocks that the step in the making would bring back are free again.
   void ForgetUnusedSwapIns();
-  // To be called before a sequence takes blocks: whether the sequence may take them from the host's cache.
+  // To be called before a sequence takes blocks: whether the sequence may take blocks from the host's cache.
   void SetReadsCache(const Sequence& sequence);
-  // To be called after a sequence has taken blocks: the step copies the ones that the host's cache had.
+  // To be called after a sequence has taken blocks: the step copies the blocks that the host's cache had.
   // `num_found`: the tokens that both levels of the cache had.
   void TakeHits(const Sequence& sequence, int64_t num_found);
 

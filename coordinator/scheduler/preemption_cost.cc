@@ -7,10 +7,10 @@ namespace {
 
 constexpr double kAssumedBytesPerSecond = 4e9;
 constexpr double kAssumedBlocks = 32;  // the weight of that, in blocks that were copied
-// The weight of a step after another one of its kind: the last dozens count.
+// The weight of a step once another step of the same kind has come: the last dozens count.
 constexpr double kStepDecay = 0.95;
 constexpr double kCopyDecay = 0.8;
-// How much of what was measured is forgotten in a step without swaps.
+// The share of the measured sums that a step without swaps forgets.
 constexpr double kCopyForgets = 1e-3;
 
 }  // namespace
@@ -43,7 +43,8 @@ void PreemptionCost::Observe(int64_t num_tokens, int64_t num_blocks, bool only_d
   }
 }
 
-// Between the means of the two kinds of steps. A prefill step that takes no longer has nothing to tell.
+// Between the means of the two kinds of steps. A prefill step that takes no longer than decodes tells
+// nothing.
 double PreemptionCost::TokenSeconds() const {
   if (prefills_.weight == 0) return 0;
   if (decodes_.weight == 0 || prefills_.tokens <= decodes_.tokens)

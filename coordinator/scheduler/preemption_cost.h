@@ -1,10 +1,10 @@
 #pragma once
-// What it costs to preempt a sequence by swap, and by recompute, as measured from steps. Recompute takes the
-// time in which its computed tokens are computed again; swap the time in which its blocks are copied, out and
-// in. Both are added to steps that are run anyway, so what a step costs whatever it does is in neither, nor
-// is what a GPU copies beside a step.
+// The costs of preemptions by swap and by recompute, as measured from steps. A recompute takes the time in
+// which the sequence's computed tokens are computed again; a swap takes the time in which the sequence's
+// blocks are copied, out and in. Both are added to steps that are run anyway, so the fixed cost of a step is
+// in neither, nor are the copies that a GPU makes beside a step.
 //
-// Pure: whoever has a clock says how long steps took. Not thread safe.
+// Pure: the caller has a clock, and says how long steps took. Not thread safe.
 
 #include <cstdint>
 
@@ -20,18 +20,18 @@ bool SwapIsCheaper(const PreemptionPrices& prices, int64_t num_tokens, int64_t n
 
 class PreemptionCost {
  public:
-  // `block_bytes`: of a KV block on one rank. Until copies were measured, they are assumed to run at 4 GB/s;
-  // and so again after a thousand steps without any: a copy that was slow once, since memory was taken for
-  // it, does not end swapping for good.
+  // `block_bytes`: of a KV block on one rank. Until copies were measured, copies are assumed to run at 4
+  // GB/s, and again after a thousand steps without copies: a copy that was slow once, since memory was taken
+  // for the copy, does not end swapping for good.
   explicit PreemptionCost(int64_t block_bytes);
 
-  // A step that computed `num_tokens` tokens and swapped `num_blocks` blocks. `only_decodes`: one token for
-  // each of its sequences. What takes no time, or computes nothing, is passed over.
+  // A step that computed `num_tokens` tokens and swapped `num_blocks` blocks. `only_decodes`: a token for
+  // each of the step's sequences. A step that takes no time, or computes nothing, is passed over.
   void Observe(int64_t num_tokens, int64_t num_blocks, bool only_decodes, double seconds);
   PreemptionPrices prices() const;
 
  private:
-  // Means of the last steps of one kind.
+  // Means of the last steps of a kind.
   struct Steps {
     double tokens = 0, seconds = 0, weight = 0;
     void Add(double num_tokens, double duration);

@@ -1,6 +1,6 @@
 #pragma once
-// What sequences share of their beginnings, and why tokens of a prompt were not found in the prefix cache.
-// Pure functions.
+// How much sequences share of their beginnings, and why tokens of a prompt were not found in the prefix
+// cache. Pure functions.
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a sequence takes along when another scheduler goes on with it. Pure functions.
+// The progress of a sequence, with which another scheduler goes on. Pure functions.
 
 #include "coordinator/request/request.h"
 #include "coordinator/scheduler/sequence.h"

@@ -71,11 +71,12 @@ class Scheduler {
   // The prices of preemptions from now on.
   void SetPrices(const PreemptionPrices& prices) { host_tier_.SetPrices(prices); }
 
-  // Makes the next step. When the plan is empty(), nothing can be computed now, and it must not be sent.
+  // Makes the next step. When the plan is empty(), nothing can be computed now, and the plan must not be
+  // sent.
   StepPlan Schedule();
   // Gives back the message of a step that was sent, whose memory later steps use again.
   void Reuse(v1::StepRequest sent) { ledger_.Reuse(std::move(sent)); }
-  // The masks that the oldest step in flight awaits, once: they depend on the replies to the steps before it.
+  // The masks that the oldest step in flight awaits, once: masks depend on the replies to the steps before.
   // Without a value the step awaits none.
   std::optional<v1::StepMasks> TakeMasks();
   // Applies the reply to the oldest step not yet updated: every entry, in the order of the step's sequences,
@@ -100,12 +101,12 @@ class Scheduler {
   // Gives up the steps in flight after a failure in which their results and the workers' batch state were
   // lost. Their sequences go on with the tokens that were delivered, all running sequences wait again, and no
   // block that was computed before is adopted any more. Afterwards the workers must have no slot taken.
-  // Returns the live sequences of those steps, each once, in the order in which they were sent.
+  // Returns the live sequences of these steps, each once, in the order in which they were sent.
   std::vector<SequencePtr> Recover();
   // Gives all sequences away, in the order of service, each with its progress: another scheduler's Add goes
   // on with exactly the same tokens. No sequence may be running, which Recover and PreemptAll see to.
   std::vector<EngineRequest> ReleaseAll();
-  // Makes a step that frees slots, and computes nothing; it must not be sent when it frees none.
+  // Makes a step that frees slots, and computes nothing; a step that frees no slot must not be sent.
   StepPlan FlushFreedSlots();
   void ResetPrefixCache() { blocks_.ResetPrefixCache(); }
   std::vector<BlockEvent> TakeCacheEvents() { return blocks_.cache().TakeEvents(); }

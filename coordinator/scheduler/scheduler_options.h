@@ -1,5 +1,5 @@
 #pragma once
-// What a Scheduler is made with. Plain data.
+// The options of a Scheduler. Plain data.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,15 +14,15 @@ namespace somnus {
 
 enum class SchedulingPolicy { kFcfs, kPriority };
 enum class PreemptionMode { kAuto, kSwap, kRecompute };
-// Whether cached blocks go to the host tier before they are lost. kAuto: where copying costs less than
-// computing again, by the prices.
+// Whether cached blocks go to the host tier before the device loses them. kAuto: where copying costs less
+// than computing again, by the prices.
 enum class HostPrefixCaching { kOff, kAuto, kOn };
 
 struct SchedulerOptions {
   int32_t max_num_seqs = 128;            // slots
   int32_t max_num_batched_tokens = 512;  // the token budget of one step
   int32_t max_model_len = 2048;
-  int64_t max_sequence_bytes = kMaxSequenceBytes;  // of a step's request; what needs more is refused
+  int64_t max_sequence_bytes = kMaxSequenceBytes;  // of a step's request; a larger sequence is refused
   // The bytes of new sequences, and of prompt log-probabilities and pooled vectors.
   int64_t step_bytes = kStepBytes;
   int64_t pooled_bytes = 16 << 10;  // of one pooled vector in a step's reply
@@ -31,7 +31,7 @@ struct SchedulerOptions {
   HostPrefixCaching host_prefix_caching = HostPrefixCaching::kOff;
   int32_t max_step_stores = 16;              // cached blocks that a step copies to the host tier
   int32_t max_num_partial_prefills = 2;      // prompts that one step does not complete, at least 1
-  int32_t max_long_partial_prefills = 1;     // long ones among them, at least 1
+  int32_t max_long_partial_prefills = 1;     // long prompts among these prompts, at least 1
   int32_t long_prefill_token_threshold = 0;  // longer is long; 0: half of max_num_batched_tokens
   int32_t priority_aging_steps = 512;        // waited for each better priority; 0: no aging
   int32_t max_loras = 1;                     // different adapters that run at once

@@ -1,5 +1,5 @@
 #pragma once
-// What a Scheduler counts from its start on.
+// Counts of a Scheduler, from its start on.
 
 #include <cstdint>
 
@@ -19,12 +19,12 @@ struct SchedulerStats {
   int64_t generation_tokens = 0;
   int64_t prefix_cache_queries = 0;     // tokens
   int64_t prefix_cache_hits = 0;        // tokens
-  CacheMissCounts prefix_cache_misses;  // the others of the queries
+  CacheMissCounts prefix_cache_misses;  // the queries that were no hits
   int64_t corrupted_requests = 0;       // that ended because their logits were bad
   int64_t num_forks = 0;                // sequences that began as forks, and branches of beams
   int64_t given_back_blocks = 0;        // by running sequences, whose later queries do not attend them
   int64_t kept_blocks = 0;              // of the KV cache, that came back after a sleep
-  int64_t kept_tokens = 0;              // of live sequences, that were not computed again after it
+  int64_t kept_tokens = 0;              // of live sequences, that were not computed again after the sleep
 };
 
 }  // namespace somnus

@@ -1,7 +1,7 @@
 #pragma once
-// One sequence on its way through the scheduler: its tokens and how far they are computed. Plain state with
-// token arithmetic; owned by the Scheduler, shared with the records of steps in flight. Engine loop thread
-// only.
+// A sequence on its way through the scheduler: the tokens, and how many of the tokens are computed. Plain
+// state with token arithmetic; owned by the Scheduler, shared with the records of steps in flight. Engine
+// loop thread only.
 //
 // State that only one feature needs is a struct of its own here, kept by the class that the struct names.
 

@@ -64,7 +64,7 @@ bool Speculation::IsAwaited(const Sequence& sequence) {
   if (state->length.value() == 0) return false;
   if (options_.asks_workers) return state->num_asking > 0;
   if (state->guess < 0) return false;
-  // What is pending is expected to be the first one.
+  // The pending token is expected to be the first token of the draft.
   state->drafter->Propose(sequence.tokens, 2, &draft_);
   return draft_.size() == 2;
 }

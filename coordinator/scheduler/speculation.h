@@ -1,6 +1,6 @@
 #pragma once
-// Which sequences have drafts, how long the drafts are, and how they fared. State and decisions; Drafts
-// (drafts.h), the owner, gives drafts their budget and blocks. Engine loop thread only.
+// Which sequences have drafts, how long the drafts are, and how many of their tokens were right. State and
+// decisions; Drafts (drafts.h), the owner, gives drafts their budget and blocks. Engine loop thread only.
 //
 // A step with a draft samples at each token of the draft as if that token was certain. The samples count up
 // to and with the first that differs from the draft, so that the tokens are those of steps without drafts. A

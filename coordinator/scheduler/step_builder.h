@@ -43,7 +43,7 @@ class StepBuilder {
   // Whether the step has tokens of beams of the group that the sequence leads. Beams have taken each other's
   // places then, which cannot be taken back.
   bool HasBeamsOf(const Sequence& leader) const;
-  // Takes back the entry of a sequence, if there is one; not of a beam.
+  // Takes back the entry of a sequence, if the step has such an entry; not of a beam.
   void Unschedule(const SequencePtr& sequence);
 
   // Whether the step's messages have room for a sequence that is sent whole, and for its first token.

@@ -13,12 +13,12 @@
 namespace somnus {
 
 // Adds sequences to the new_sequences of one StepRequest, and their sampling parameters to its samplings:
-// once, however many sequences share them.
+// once, however many sequences share the parameters.
 class NewSequenceWriter {
  public:
   explicit NewSequenceWriter(v1::StepRequest* request) : request_(request) {}
 
-  // Adds `sequence` whole: workers see it for the first time, or again after a preemption.
+  // Adds `sequence` whole: workers see the sequence for the first time, or again after a preemption.
   void Add(const Sequence& sequence, const std::vector<int32_t>& block_ids);
   // Returns how many bytes Add would add to the message at most.
   int64_t Cost(const Sequence& sequence, int32_t block_size) const;
@@ -37,8 +37,9 @@ void NameInput(const Sequence& sequence, v1::ScheduledSequence* scheduled);
 
 Logprobs FromMessage(const v1::StepLogprobs& message);
 
-// Appends to `output` what the chunk [start, start + num_tokens) of `sequence`'s prompt decided and was not
-// delivered before. `message` may be null when it decided nothing. Internal when it does not fit the chunk.
+// Appends to `output` the log-probabilities of the chunk [start, start + num_tokens) of `sequence`'s prompt
+// that were not delivered before. `message` may be null when the chunk has none. Internal when `message` does
+// not fit the chunk.
 absl::Status DeliverPromptLogprobs(const v1::PromptLogprobs* message, int64_t start, int64_t num_tokens,
                                    Sequence* sequence, RequestOutput* output);
 

@@ -1,5 +1,6 @@
 #pragma once
-// What a Scheduler returns: a step, what a reply did, and who has expired. Values.
+// The results of a Scheduler's calls: a step, the effects of a reply, and the requests that have expired.
+// Values.
 
 #include <cstdint>
 #include <vector>
@@ -10,7 +11,7 @@
 
 namespace somnus {
 
-// One step, and what the engine needs to know of it.
+// A step, and the facts that the engine needs of the step.
 struct StepPlan {
   v1::StepRequest request;
   int32_t num_tokens = 0;
@@ -21,7 +22,7 @@ struct StepPlan {
   }
 };
 
-// What a reply did for one sequence, whose state is kFinished when output.finish_reason is set.
+// The effect of a reply on a sequence, whose state is kFinished when output.finish_reason is set.
 struct SequenceOutput {
   SequencePtr sequence;
   RequestOutput output;

@@ -1,14 +1,15 @@
 #pragma once
 // How much service each user has had: virtual token counters (Sheng et al. 2024, "Fairness in Serving Large
-// Language Models"). Whoever chooses among users takes the one with the least.
+// Language Models"). A choice among users takes the user with the least service.
 //
-// A user's service is the prompt tokens that were computed for its requests, and kOutputWeight times the
-// tokens that were generated. One who was away does not save it up: at the first request after a time without
-// any, the account is lifted to the least of those users who have requests, and to the virtual time. That is
-// the highest least that was ever seen: so nobody gains by a moment in which all are away.
+// A user's service is the number of prompt tokens that were computed for the user's requests, and
+// kOutputWeight times the tokens that were generated. A user who was away does not save service up: at the
+// first request after a time without requests, the account is lifted to the least account of all users who
+// have requests, and to the virtual time. The virtual time is the highest least account that was ever seen:
+// so nobody gains by a moment in which all users are away.
 //
-// Accounts of users without requests are kept, up to a number, and those left for longest are forgotten
-// first: such a user begins at the virtual time, like a new one.
+// Accounts of users without requests are kept, up to a number, and the accounts that were left for longest
+// are forgotten first: a forgotten user begins at the virtual time, like a new user.
 //
 // Thread safe: the replicas of an engine, and their queue, share the accounts of its users.
 
@@ -28,12 +29,13 @@ namespace somnus {
 class UserAccounts : public std::enable_shared_from_this<UserAccounts> {
  public:
   static constexpr int64_t kPromptWeight = 1;
-  static constexpr int64_t kOutputWeight = 2;  // a token of output costs about as much as two of a prompt
+  static constexpr int64_t kOutputWeight = 2;  // an output token costs as much as two prompt tokens
 
-  // A user's account while somebody holds it, for a request: then it is not forgotten, and the user is there.
+  // A user's account while somebody holds the account, for a request: then the account is not forgotten, and
+  // the user is there.
   class Visit;
 
-  // `max_users`: of those without requests, whose accounts are kept.
+  // `max_users`: how many users without requests have accounts at most.
   static std::shared_ptr<UserAccounts> Create(int32_t max_users);
 
   std::shared_ptr<Visit> Enter(const std::string& user);
@@ -57,7 +59,7 @@ class UserAccounts : public std::enable_shared_from_this<UserAccounts> {
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::unique_ptr<Account>> accounts_ ABSL_GUARDED_BY(mu_);
   std::list<Account*> present_ ABSL_GUARDED_BY(mu_);
-  std::list<Account*> away_ ABSL_GUARDED_BY(mu_);  // who left last is first
+  std::list<Account*> away_ ABSL_GUARDED_BY(mu_);  // the user who left last is first
   int64_t virtual_time_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
@@ -70,7 +72,7 @@ class UserAccounts::Visit {
 
   int64_t service() const { return account_->service.load(std::memory_order_relaxed); }
   void Charge(int64_t cost) { account_->service.fetch_add(cost, std::memory_order_relaxed); }
-  // The same for all visits of one user, and for nobody else while one of them lasts.
+  // The same account for all visits of a user, and for nobody else while one of these visits lasts.
   const void* user() const { return account_; }
 
  private:

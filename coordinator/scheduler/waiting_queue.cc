@@ -6,7 +6,7 @@
 namespace somnus {
 namespace {
 
-// Of sequences that are not the first of their user.
+// The place of sequences that are not the first of their user.
 constexpr int64_t kBehind = std::numeric_limits<int64_t>::max();
 
 }  // namespace

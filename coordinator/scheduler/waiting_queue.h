@@ -34,7 +34,7 @@ class WaitingQueue {
   WaitingQueue(int64_t aging_steps, int64_t brief_tokens)
       : aging_steps_(aging_steps), brief_tokens_(brief_tokens) {}
 
-  // `step` is the number of the step that is made next; it never decreases from call to call.
+  // `step` is the number of the step that is made next, and never decreases from call to call.
   void Insert(const SequencePtr& sequence, int64_t step);
   void Erase(Sequence* sequence, int64_t step);
   // Improves the priorities that are due.
@@ -61,7 +61,7 @@ class WaitingQueue {
   using Group = std::map<int64_t, SequencePtr>;  // of one user and priority, by arrival
   using GroupKey = std::pair<const void*, int64_t>;
 
-  // Place puts a sequence where its priority and its account say; Remove takes it away from there.
+  // Place puts a sequence where its priority and its account say; Remove takes the sequence away from there.
   void Place(const SequencePtr& sequence);
   void Remove(Sequence* sequence);
   void Move(const SequencePtr& sequence, int64_t service);

@@ -1,6 +1,6 @@
 #pragma once
-// Drafts of a draft model that the workers run beside the model: each reply brings what it expects behind the
-// tokens that the step has sampled.
+// Drafts of a draft model that the workers run beside the model: each reply brings the tokens that the draft
+// model expects behind the sampled tokens.
 
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace somnus {
 
 class WorkerDrafts : public Drafter {
  public:
-  // What is left of the last proposals, as long as tokens follow as they say.
+  // The rest of the last proposals, as long as tokens follow as proposed.
   void Propose(absl::Span<const int32_t> tokens, int32_t most, std::vector<int32_t>* draft) override {
     draft->clear();
     if (tokens.size() < num_tokens_ || tokens.size() - num_tokens_ >= proposals_.size()) return;
