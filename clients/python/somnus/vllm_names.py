@@ -42,12 +42,10 @@ MEANINGLESS = {name: why for why, names in _MEANINGLESS.items() for name in name
 
 # Engine arguments of things that are not here: the values that ask for nothing, and what takes their place.
 ABSENT: Dict[str, Tuple[Tuple[Any, ...], str]] = {
-    "pipeline_parallel_size": ((1,), ""),
     "decode_context_parallel_size": ((1,), ""),
     "prefill_context_parallel_size": ((1,), ""),
     "dcp_kv_cache_interleave_size": ((1,), ""),
     "cp_kv_cache_interleave_size": ((1,), ""),
-    "enable_expert_parallel": ((False,), ""),
     "enable_eplb": ((False,), ""),
     "eplb_config": (({},), ""),
     "expert_placement_strategy": (("linear",), ""),
