@@ -1,6 +1,6 @@
 #pragma once
-// What a worker waits for between two heartbeats: time, the loss of its connection to the coordinator, or,
-// after that loss, somebody who listens at the coordinator's address again.
+// The events that a worker waits for between two heartbeats: time, the loss of its connection to the
+// coordinator, or, after that loss, somebody who listens at the coordinator's address again.
 //
 // The system closes the connections of a process that is killed, so its loss is known within milliseconds.
 // Ownership: keeps the channel; nobody else may keep it any longer, since its end is what ends a watch.

@@ -1,7 +1,7 @@
 #pragma once
 // The worker's connection to its coordinator: registration, heartbeats, and noticing that the coordinator is
-// gone. One that comes in its place, at the same address, does not know the worker: the worker registers
-// again, with a snapshot of what it holds.
+// gone. A coordinator that comes in its place, at the same address, does not know the worker: the worker
+// registers again, with a snapshot of all that the worker holds.
 //
 // Owns a channel and, from Register on, a heartbeat thread. `on_leave` is called at most once, from that
 // thread, with the reason why the worker has to leave: the coordinator's refusal, or Unavailable when none

@@ -4,12 +4,12 @@
 // All threads of a step wait for the last one, so each has a share of every op in proportion to its core's
 // speed (CpuDeviceOptions::thread_speeds), and each rank has as many cores of every speed as the others.
 //
-// The rule. The fastest cores compute. Those of the next speed do so too where together they add at least a
-// quarter to the arithmetic of the faster ones; and so on, until a speed adds less. The speeds are estimates:
-// where the slow cores' is a fifth too high, the others wait for them, which takes away just what a quarter
-// has added. Work that waits for memory, as a decode step does, gains nothing from them, because the fast
-// cores alone take all of its bandwidth; it loses nothing either, because those with smaller shares are done
-// sooner, and the others go on with the whole bandwidth.
+// The rule. The fastest cores compute. The cores of the next speed compute, too, where together they add at
+// least a quarter to the arithmetic of the faster cores; and so on, until a speed adds less. The speeds are
+// estimates: where the slow cores' speed is a fifth too high, the fast cores wait for the slow cores, which
+// takes away just as much as a quarter has added. Work that waits for memory, as a decode step does, gains
+// nothing from them, because the fast cores alone take all of its bandwidth; it loses nothing either, because
+// those with smaller shares are done sooner, and the others go on with the whole bandwidth.
 
 #include <map>
 #include <optional>

@@ -14,9 +14,10 @@
 // names the blocks that are wanted, and until then a block counts as swapped, also when a step has brought
 // the block back, since further steps may read it again.
 //
-// What it keeps over a sleep follows the phases of the transition (proto/worker.proto): the blocks are copied
-// in its Prepare, and held once it is committed, until a wake-up of the cache is committed, or until they are
-// given up: by a sleep of level 2, or because the coordinator does not know of them any more (Forget).
+// Blocks that are kept over a sleep follow the phases of the transition (proto/worker.proto): the blocks are
+// copied in the Prepare of the sleep, and held once the sleep is committed, until a wake-up of the cache is
+// committed, or until the blocks are given up: by a sleep of level 2, or because the coordinator does not
+// know of them any more (Forget).
 //
 // Device, driver and runner are borrowed. For the runner thread alone.
 
@@ -104,7 +105,7 @@ class KvHostTier {
 
   absl::StatusOr<std::vector<BlockSwap>> Check(const v1::Transition& transition) const;
   absl::Status CheckSwapped(const v1::Transition& transition) const;
-  // Of what steps have swapped out, only what the prepared transition names.
+  // Keeps, of the blocks that steps have swapped out, only the blocks that the prepared transition names.
   void KeepWanted();
   absl::Status CheckSwap(const BlockSwap& swap) const;
   int64_t NumPieces(int64_t num_blocks) const { return (num_blocks + piece_blocks_ - 1) / piece_blocks_; }

@@ -1,5 +1,5 @@
 #pragma once
-// What the main thread of a worker waits for: the reasons to leave.
+// The reasons to leave, for which the main thread of a worker waits.
 
 #include <sys/types.h>
 

@@ -23,8 +23,8 @@ class ListenAddress {
   absl::StatusOr<ListenAddress> Beside(const std::string& suffix) const;
 
   const std::string& bind() const { return bind_; }
-  // What the coordinator is to dial once the server has bound `port` (ignored for a socket). `host`: "" for
-  // the bound one.
+  // The address for the coordinator to dial once the server has bound `port` (ignored for a socket). `host`:
+  // "" for the bound host.
   std::string Advertised(int port, const std::string& host) const;
 
  private:

@@ -38,7 +38,7 @@ absl::StatusOr<DataType> ToCacheDataType(v1::DType dtype) {
   return type;
 }
 
-// What weights become; of int4 the blocks with a minimum, which are never less exact.
+// The type that weights get; for int4 the blocks with a minimum, which are never less exact.
 absl::StatusOr<std::optional<DataType>> ToQuantizedType(v1::WeightQuantization quantization) {
   switch (quantization) {
     case v1::WEIGHT_QUANTIZATION_NONE:

@@ -17,7 +17,7 @@
 
 namespace somnus {
 
-// What a worker was started with. The rest comes with LoadModel.
+// The options that a worker was started with. The rest comes with LoadModel.
 struct WorkerOptions {
   DeviceKind device = DeviceKind::kCpu;
   bool device_is_fixed = false;  // by --device: a request for the other kind is refused

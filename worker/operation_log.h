@@ -32,7 +32,7 @@ class OperationLog {
   // Returns the serialized response.
   using Work = std::function<absl::StatusOr<std::string>()>;
 
-  // Forgets the operations of older epochs. Those under way end without a record.
+  // Forgets the operations of older epochs. Operations under way end without a record.
   void BeginEpoch(int64_t epoch);
 
   // Runs `work` on the calling thread and records its result; or, for an operation that is known, waits for

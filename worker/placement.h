@@ -35,7 +35,7 @@ struct PlacementRequest {
   std::optional<int> first_cpu;  // threads are pinned from there on, counted among the allowed CPUs
 };
 
-// What a process may use.
+// The CPUs and the nodes that a process may use.
 struct HostCpus {
   std::vector<NumaNode> nodes;  // of the host
   std::vector<int> allowed;     // AllowedCpus()

@@ -59,7 +59,7 @@ std::optional<v1::TransitionProgress> TransitionMeter::Progress() const {
   absl::MutexLock lock(&mu_);
   if (!record_.has_value()) return std::nullopt;
   const Record& record = *record_;
-  // What is counted may differ from what was announced, where the driver fails to release memory.
+  // The counted bytes may differ from the announced bytes, where the driver fails to release memory.
   const int64_t read = static_cast<int64_t>(read_part_ * static_cast<double>(record.read_bytes));
   const int64_t counted = std::min(bytes_.bytes() + read, record.total_bytes);
   v1::TransitionProgress progress;

@@ -16,10 +16,11 @@ namespace {
 
 constexpr uint64_t kReadBytes = 1 << 20;  // between two rests
 
-// What ioprio_set takes: the C library has no names for it.
+// The arguments of ioprio_set: the C library has no names for them.
 constexpr int kIoPriorityOfProcess = 1, kIoClassIdle = 3, kIoClassShift = 13;
 
-// Another model's wake-up may be reading. Where the system does not let us, it is a reader as others.
+// Another model's wake-up may be reading. Where the system does not let us, the thread is a reader like
+// others.
 void LeaveTheDiskToOthers() {
   (void)syscall(SYS_ioprio_set, kIoPriorityOfProcess, 0, kIoClassIdle << kIoClassShift);
 }
@@ -74,7 +75,7 @@ bool WeightPrefetch::Read(const FileRange& range) {
   return true;
 }
 
-// What waits for the disk takes no processor, so a slow disk leaves nothing to rest for.
+// A thread that waits for the disk takes no processor, so a slow disk leaves nothing to rest for.
 void WeightPrefetch::Rest() {
   if (const absl::Duration rest = RestOf(ProcessorTime(), MonotonicNow() - began_, options_.cpu_share);
       rest > absl::ZeroDuration())

@@ -23,8 +23,8 @@ namespace somnus {
 
 struct WeightPrefetchOptions {
   int64_t max_bytes = 0;
-  // Of one processor, that reading may take, of (0, 1]. By an eighth a decoding model on two cores loses a
-  // sixteenth of its speed at most.
+  // The share of a processor that reading may take, of (0, 1]. By an eighth a decoding model on two cores
+  // loses a sixteenth of its speed at most.
   double cpu_share = 0.125;
 };
 

@@ -52,8 +52,9 @@ constexpr absl::Duration kExitPatience = absl::Seconds(2);
 
 constexpr int kLargeBytes = 1 << 20;
 
-// What a load has used and freed goes back to the kernel. By default glibc keeps as much as the largest block
-// that was ever freed, so that a worker that sleeps would hold 25 MB of a tensor that it read once.
+// Memory that a load has used and freed goes back to the kernel. By default glibc keeps as much as the
+// largest block that was ever freed, so that a worker that sleeps would hold 25 MB of a tensor that it read
+// once.
 void ReturnFreedMemory() {
   mallopt(M_MMAP_THRESHOLD, kLargeBytes);
   mallopt(M_TRIM_THRESHOLD, kLargeBytes);
@@ -156,8 +157,8 @@ WorkerOptions OptionsOf(const WorkerFlags& flags, const ChosenDevice& device) {
           .device_is_fixed = flags.device != "auto",
           .device_index = flags.device_index.value_or(0),
           .num_threads = flags.threads,
-          // Of a coordinator's own workers each has CPUs of its own; who starts others by hand says so. A
-          // quota gives CPUs to nobody.
+          // Each of a coordinator's own workers has CPUs of its own; an operator who starts workers by hand
+          // says so. A quota gives CPUs to nobody.
           .pins = flags.spawned_by.has_value() && !HasCpuQuota(),
           .first_cpu = flags.first_cpu,
           .numa = flags.numa,

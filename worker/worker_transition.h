@@ -58,7 +58,7 @@ class WorkerTransition {
 
   absl::StatusOr<std::vector<std::string>> TagsToChange(const v1::Transition& transition) const;
   absl::StatusOr<v1::PlanResponse> PlanMemory(const v1::Transition& transition) const;
-  // What becomes of the contents of each tag that the sleep changes.
+  // The fate of the contents of each tag that the sleep changes.
   std::map<std::string, RestoreMode> SleepModes(const Prepared& prepared) const;
   absl::Status DoPrepare(const v1::PrepareRequest& request);
   void BeginMeter(const v1::Transition& transition, const Prepared& prepared);

@@ -3,9 +3,9 @@
 // operators' listener has the operations. The files are part of the program; nothing is read and nothing is
 // fetched from elsewhere. Pure functions; thread safe.
 //
-// The pages are open to everybody who reaches the listener: they hold no data. What a page shows comes from
-// the listener's other routes, with the key that the reader types. The headers of each response forbid a page
-// all scripts, styles and requests but those of its own origin.
+// The pages are open to everybody who reaches the listener: pages hold no data. The data that a page shows
+// come from the listener's other routes, with the key that the reader types. The headers of each response
+// forbid a page all scripts, styles and requests but those of its own origin.
 
 #include <optional>
 #include <string>

@@ -223,7 +223,7 @@ AutoSleepEngine::Action AutoSleepEngine::NextAction(absl::Duration* wait) {
   const EngineState state = engine_->state();
   const bool is_awake = state == EngineState::kAwake;
   if (is_awake) slept_by_itself_ = false;
-  // It was woken otherwise, those that waited have ended, or the engine is ending.
+  // Another call has woken the engine, the waiting requests have ended, or the engine is ending.
   if (is_awake || num_open_ == 0 || !AdmitsRequests(state)) last_served_ = last_wanting_;
   const MonotonicTime now = options_.now();
   if (last_wanting_ > last_served_) {
@@ -246,7 +246,7 @@ AutoSleepEngine::Action AutoSleepEngine::NextAction(absl::Duration* wait) {
 
 void AutoSleepEngine::FallAsleep() {
   SleepRequest request;
-  // What nobody else has is kept.
+  // Weights that no file has are kept.
   request.level = engine_->Stats().only_copy ? kMinSleepLevel : options_.idle_level;
   request.only_if_idle = true;
   request.spares_only_copy = true;

@@ -74,7 +74,7 @@ class AutoSleepEngine : public Engine {
   absl::StatusOr<std::unique_ptr<WeightUpdate>> BeginUpdate(const UpdateWeightsRequest& request);
 
   void RunThread();
-  // What the thread has to do now; kNone: nothing for `wait`.
+  // The thread's next task; kNone: nothing for `wait`.
   Action NextAction(absl::Duration* wait) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FallAsleep() ABSL_LOCKS_EXCLUDED(mu_);
   void Wake() ABSL_LOCKS_EXCLUDED(mu_);

@@ -1,5 +1,5 @@
 #pragma once
-// What an AutoSleepEngine is made with. Plain data.
+// The options of an AutoSleepEngine. Plain data.
 
 #include "absl/time/time.h"
 #include "base/monotonic.h"
@@ -7,7 +7,7 @@
 
 namespace somnus {
 
-// What becomes of a request that comes while an operator's sleep holds.
+// The fate of a request that comes while an operator's sleep holds.
 enum class SleepArrivals {
   kQueue,   // the request waits until the engine is woken
   kReject,  // the request is refused

@@ -1,5 +1,5 @@
 #pragma once
-// What an EngineLoop is made with. Plain data.
+// The options of an EngineLoop. Plain data.
 
 #include <cstdint>
 #include <functional>

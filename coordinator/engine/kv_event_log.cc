@@ -8,10 +8,10 @@
 namespace somnus {
 namespace {
 
-// Of one part of a snapshot, so that its message stays small.
+// The bound of a part of a snapshot, so that the part's message stays small.
 constexpr size_t kPartTokens = 64 << 10;
-// The entries of the cache that a snapshot takes under one lock, for which the engine's loop may have to wait
-// some tens of microseconds.
+// How many entries of the cache a snapshot takes under a single lock, for which the engine's loop may have to
+// wait some tens of microseconds.
 constexpr size_t kEntriesAtOnce = 256;
 
 }  // namespace
@@ -22,7 +22,7 @@ struct KvEventLog::Entry {
   std::shared_ptr<const Content> holds;
 };
 
-// What was cached at one moment, and how far it has been read.
+// The contents that were cached at a moment, and how far a reader has read them.
 struct KvEventLog::Snapshot {
   // A part is of one replica, which begins where `clears`.
   struct Part {

@@ -1,6 +1,6 @@
 #pragma once
-// What has entered and left the prefix caches of one served model, for readers that follow them, as routers
-// do.
+// The contents that have entered and left the prefix caches of a served model, for readers that follow the
+// caches, as routers do.
 //
 // Batches have sequence numbers without a gap, over all replicas together. The log keeps the latest ones,
 // within a bound, and beside them what is cached now. A reader goes on from the number that it names, or,

@@ -34,8 +34,8 @@
 
 namespace somnus {
 
-// What becomes of open requests at a sleep or a pause. An engine that computes nothing has nothing to wait
-// for: there kWait is kKeep.
+// The fate of open requests at a sleep or a pause. An engine that computes nothing has nothing to wait for:
+// there kWait is kKeep.
 enum class SleepMode {
   kAbort,  // they end with finish_reason "abort"
   kWait,   // they finish first; what arrives meanwhile is queued

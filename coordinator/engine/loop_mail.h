@@ -1,9 +1,10 @@
 #pragma once
-// What reaches the engine loop from the executor, and the signal by which all mail wakes it.
+// The executor's news for the engine loop, and the signal by which all mail wakes the loop.
 //
-// Ownership: the loop and the executor's callbacks share it, so that a callback that runs after the loop's
-// end does no harm. Thread safety: Post* and Wake may be called from any thread; Take and WaitFor are for the
-// loop thread. It keeps the first failure until it is taken, and of lifecycle calls the result of the latest.
+// Ownership: the loop and the executor's callbacks share the mail, so that a callback that runs after the
+// loop's end does no harm. Thread safety: Post* and Wake may be called from any thread; Take and WaitFor are
+// for the loop thread. The mail keeps the first failure until the loop takes it, and the result of the latest
+// lifecycle call.
 
 #include <condition_variable>
 #include <cstdint>

@@ -5,8 +5,8 @@
 // of prompt tokens. A class counts from its second step on: the first one may capture graphs or touch memory
 // for the first time. Its speed is tokens over seconds of its steps, each of which counts an eighth less than
 // the one after it; sums, so that a reply that was handled late, and the next one, which then seems quick,
-// make up for each other. What is older than kLife is not used: where all requests are refused because of a
-// speed, one must get through some time and measure it again.
+// make up for each other. A measurement that is older than kLife is not used: where all requests are refused
+// because of a speed, some request must get through after a while and measure the speed again.
 //
 // An estimate is a lower bound, as far as a measure can be one: where the class of a backlog was not
 // measured, the next larger one's speed is taken, which is higher; where none is larger, there is no
@@ -43,8 +43,8 @@ class PrefillSpeed {
     size.seconds += absl::ToDoubleSeconds(duration) - size.seconds / 8;
   }
 
-  // What it takes at least to compute so many prompt tokens, in as many steps as that needs. Not set: nobody
-  // can tell.
+  // The time that so many prompt tokens take at least, in as many steps as they need. Not set: nobody can
+  // tell.
   std::optional<absl::Duration> TimeFor(int64_t num_tokens, MonotonicTime now) const {
     for (size_t i = ClassOf(num_tokens); i < classes_.size(); ++i) {
       const SizeClass& size = classes_[i];

@@ -1,8 +1,9 @@
 #pragma once
 // The pins of one engine loop: what is pinned, within which bounds, and what the loop has not been told yet.
 //
-// Callers see a pin at once; the loop applies it between two steps, before requests that came later. What the
-// cache holds of it is as of the last step. Thread safe; the loop calls Apply and Publish.
+// Callers see a pin at once; the loop applies the pin between two steps, before requests that came later. The
+// blocks that the cache holds of a pin are as of the last step. Thread safe; the loop calls Apply and
+// Publish.
 
 #include <cstdint>
 #include <deque>

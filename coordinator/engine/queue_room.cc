@@ -65,7 +65,7 @@ absl::Status QueueRoom::CheckUser(const std::string& user, const Waiting& more) 
 void QueueRoom::Add(const EngineRequest& request) {
   live_ids_.insert(request.id);
   arrivals_.insert(request.arrival);
-  // One that was scheduled elsewhere waits as one that was preempted.
+  // A request that was scheduled elsewhere waits as a preempted request.
   if (request.progress != nullptr && request.progress->was_scheduled) return;
   Count(request, 1);
 }

@@ -20,7 +20,8 @@ struct QueueLimits {
   int32_t max_num_waiting = 1024;            // requests accepted and not running, preempted ones with them
   int64_t max_num_waiting_tokens = 4 << 20;  // their prompts together
   int64_t max_waiting_bytes = 256 << 20;     // the memory that they hold together, by RequestBytes
-  // Of each bound, what one user's requests may take while others of it wait, (0, 1]; 1: users do not count.
+  // The share of each bound that the requests of a single user may take while other users' requests wait, (0,
+  // 1]; 1: users do not count.
   double max_user_share = 1;
 };
 

@@ -3,9 +3,9 @@
 //
 // A hang is found by progress: a step may take kMultiple times what steps of its size have taken lately.
 // Steps are compared within a size class, which is a power of two of tokens: so a decode is not measured by
-// prefills, which take a hundred times as long, nor a prefill by decodes. What counts in a class is the
-// slowest of its last steps (one to two times kWindow of them): the time of a step varies with the length of
-// its contexts, which is not looked at, and with what else the machine does.
+// prefills, which take a hundred times as long, nor a prefill by decodes. A class counts by the slowest of
+// its last steps (one to two times kWindow of them): the time of a step varies with the length of its
+// contexts, which is not looked at, and with the machine's other work.
 //
 // The deadline is never below a floor, --hang-timeout and at least kLowestFloor: on a machine with many more
 // threads than CPUs a process can stand still for about a second without any fault, twice when its peer does
@@ -50,7 +50,7 @@ class StepDeadline {
     bool known = false;           // a step was observed
     int num_steps = 0;            // in the newer part of the window
     absl::Duration newer, older;  // the slowest step of each part
-    // What the deadline was before the last Restart; infinite: no step had been observed.
+    // The deadline before the last Restart; infinite: no step had been observed.
     absl::Duration last_deadline = absl::InfiniteDuration();
   };
 

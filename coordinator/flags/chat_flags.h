@@ -1,5 +1,5 @@
 #pragma once
-// What the flags say of answers: which formats chat answers have, and what grammars may cost. Values.
+// The flags about answers: which formats chat answers have, and how much grammars may cost. Values.
 
 #include <string>
 

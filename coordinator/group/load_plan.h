@@ -22,7 +22,8 @@ v1::LoadModelRequest MakeLoadRequest(const Flags& flags, const ModelConfig& conf
 // How many tokens a query attends at most, as the coordinator's books count: BlockManagerOptions.
 int64_t AttentionReachOf(const Flags& flags, const ModelConfig& config);
 
-// What the flags ask of the KV cache of a model with that reach, which serves up to `max_model_len` tokens.
+// The wishes of the flags for the KV cache of a model with that reach, which serves up to `max_model_len`
+// tokens.
 KvPlanRequest PlanRequestOf(const Flags& flags, int32_t max_model_len, int64_t attention_reach);
 
 // The number of KV blocks, from every rank's measurements; the vectors are by rank.

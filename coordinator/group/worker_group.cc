@@ -23,7 +23,7 @@ constexpr absl::Duration kEndTimeout = absl::Seconds(2);  // for the replies to 
 ExecutorOptions MakeExecutorOptions(const Flags& flags) {
   ExecutorOptions options;
   options.now = RunningNow;  // without the time for which this process stood still: no rank's fault
-  // Whoever may be silent for longer may be busy for longer, too.
+  // A worker that may be silent for longer may be busy for longer, too.
   options.fence_timeout = std::max(options.fence_timeout, flags.engine.hang_timeout);
   options.measured_timeout = std::max(options.measured_timeout, flags.engine.hang_timeout);
   options.speeds = std::make_shared<TransitionSpeeds>();

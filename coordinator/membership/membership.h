@@ -56,7 +56,7 @@ struct SilentMember {
 struct MemberStatus {
   v1::RegisterRequest worker;
   absl::Duration silence;  // since the registration or the last heartbeat
-  // What the last heartbeat said.
+  // As of the last heartbeat.
   int64_t group_epoch = 0;
   int64_t last_step_id = 0;
   bool step_in_progress = false;

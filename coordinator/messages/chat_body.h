@@ -3,9 +3,9 @@
 // functions; thread safe.
 //
 // Fields of Anthropic become the chat route's fields of the same meaning, and a few fields of the chat route
-// are passed on. Fields that change nothing here are ignored, as `cache_control` is. What would change the
-// answer and cannot be done (images, tools that Anthropic's server runs) is a problem that names the field.
-// Source: Anthropic's reference of the Messages API, and version 2.14 of the client for Python.
+// are passed on. Fields that change nothing here are ignored, as `cache_control` is. A field that would
+// change the answer and cannot be served (images, tools that Anthropic's server runs) is a problem that names
+// the field. Source: Anthropic's reference of the Messages API, and version 2.14 of the client for Python.
 
 #include <cstdint>
 

@@ -12,8 +12,8 @@
 
 namespace somnus {
 
-// What a field holds, and how FieldReader reads it. Numbers may also come as texts that spell them, and
-// booleans as words, as pydantic takes both.
+// The value that a field holds, and how FieldReader reads the value. Numbers may also come as texts that
+// spell them, and booleans as words, as pydantic takes both.
 enum class FieldType {
   kInteger,
   kNumber,

@@ -49,7 +49,7 @@ Json ChoiceOf(const Json& call, ApiError* error) {
   return nullptr;
 }
 
-// Rewrites the messages of calls and results. What the chat route refuses is left as it is.
+// Rewrites the messages of calls and results. Messages that the chat route refuses are left as they are.
 void RewriteMessages(OrderedJson* messages) {
   if (!messages->is_array()) return;
   std::string last_call;

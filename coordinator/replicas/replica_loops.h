@@ -17,7 +17,7 @@
 
 namespace somnus {
 
-// What the loops report to the set, each loop on its own thread.
+// The loops' reports to the set, each on the loop's own thread.
 class ReplicaEvents {
  public:
   virtual ~ReplicaEvents() = default;

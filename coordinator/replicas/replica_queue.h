@@ -73,7 +73,7 @@ class ReplicaQueue {
   absl::Status Submit(std::vector<EngineRequest> requests);
   void Abort(const std::string& id);
 
-  // What replicas report, on their loops' threads.
+  // The replicas' reports, on their loops' threads.
   void NoteScheduled(const EngineRequest& request);
   void NoteEnded(const EngineRequest& request);
   void TakeBack(std::vector<EngineRequest> requests);

@@ -2,19 +2,19 @@
 // Chooses the replica for a prompt: prefix affinity against load.
 //
 // The rule. The affine replica is the one that is known to have computed the longest prefix of the prompt, in
-// whole blocks; of equals the least loaded one. It is chosen unless it is clearly more loaded than the least
-// loaded replica: by more than kLoadPerCachedToken tokens for each token of that prefix, and by more than
-// kSlackShare of the least load beside. Then, and where no prefix is known, the least loaded replica is
-// chosen; of equals the one that was chosen longest ago. Load is in tokens, so that both sides of the
-// comparison are what somebody would have to compute or attend to: a prefix that another replica does not
+// whole blocks; of equals the least loaded one. That replica is chosen unless it is clearly more loaded than
+// the least loaded replica: by more than kLoadPerCachedToken tokens for each token of that prefix, and by
+// more than kSlackShare of the least load beside. Then, and where no prefix is known, the least loaded
+// replica is chosen; of equals the one that was chosen longest ago. Load is in tokens, so that both sides of
+// the comparison are what somebody would have to compute or attend to: a prefix that another replica does not
 // have costs its tokens once more there, and takes blocks there for as long as both keep it. A replica
 // without room is never chosen, whatever it has cached: a prompt that waits is worse than one that is
 // computed again.
 //
 // The memory. By block of a prompt (its hash chain, salted as the prefix cache's, block_manager/block_pool.h)
-// the replicas that computed it last. It is an estimate: what a replica's cache has evicted since is not
-// known, so it is bounded to about what the caches hold, and blocks that no prompt had for longest are
-// forgotten first.
+// the replicas that computed it last. The memory is an estimate: blocks that a replica's cache has evicted
+// since are not known, so the memory is bounded to about the size of the caches, and blocks that no prompt
+// had for longest are forgotten first.
 //
 // A value; not thread safe.
 

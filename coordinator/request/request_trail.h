@@ -1,6 +1,6 @@
 #pragma once
-// What has happened to one client's request, in order and with times, for operators who ask about the request
-// (GET /requests). All choices of the request share one trail.
+// The history of a client's request, in order and with times, for operators who ask about the request (GET
+// /requests). All choices of the request share one trail.
 //
 // The client's side makes the trail and notes the end; the scheduler and the engine's loop note the way in
 // between, and a request that moves to another replica takes its trail along. The trail reads the clock, so

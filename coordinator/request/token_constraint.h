@@ -1,6 +1,6 @@
 #pragma once
-// What a request's outputs must look like, as far as tokens can tell: a grammar, for example. The scheduler
-// sees these two interfaces, and coordinator/structured implements them.
+// The form that a request's outputs must have, as far as tokens can tell: a grammar, for example. The
+// scheduler sees these two interfaces, and coordinator/structured implements them.
 //
 // A TokenConstraint belongs to a request and is shared by the request's sequences; a TokenMatcher belongs to
 // one sequence and knows how far that sequence has come. A matcher's state depends on the accepted tokens

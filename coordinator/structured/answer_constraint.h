@@ -4,7 +4,7 @@
 //
 // A model that may think begins with the marker of reasoning or with its answer. While it thinks, every token
 // may come, until the text holds the marker that ends reasoning; at the budget the tokens of that marker are
-// forced. What a token has behind the end marker is not part of the answer, and must be white space.
+// forced. Bytes of a token behind the end marker are not part of the answer, and must be white space.
 
 #include <cstdint>
 #include <memory>
@@ -19,7 +19,7 @@
 
 namespace somnus {
 
-// What goes before the answer of a model that reasons.
+// The reasoning that goes before the answer of a model that reasons.
 struct ReasoningBounds {
   bool is_open = false;               // the prompt ends inside of reasoning
   std::vector<int32_t> begin;         // the marker's tokens

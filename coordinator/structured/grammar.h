@@ -34,7 +34,8 @@ struct JsonLayout {
   friend bool operator==(const JsonLayout&, const JsonLayout&) = default;
 };
 
-// What a client asks for. Two equal sources have the same meaning, so a source is its own key in a cache.
+// The form that a client asks for. Two equal sources have the same meaning, so a source is its own key in a
+// cache.
 struct GrammarSource {
   GrammarKind kind = GrammarKind::kJsonObject;
   std::string text;

@@ -141,7 +141,7 @@ void GrammarCache::CompileSources() {
 
 void GrammarCache::MakeMasks(const Source& source, const CompiledGrammar& grammar) {
   {
-    // Whoever waits for a compile goes first; then matchers make this grammar's masks.
+    // Threads that wait for a compile go first; then matchers make this grammar's masks.
     std::lock_guard<std::mutex> lock(mu_);
     if (ends_ || !queue_.empty()) return;
   }

@@ -1,6 +1,6 @@
 #pragma once
-// What one grammar may cost. Limits of the source come first: they cost nothing to check, and bound what a
-// WorkMeter cannot end.
+// The bounds of a grammar's cost. Limits of the source come first: they cost nothing to check, and bound the
+// work that a WorkMeter cannot end.
 
 #include <cstdint>
 
@@ -23,7 +23,7 @@ struct GrammarLimits {
   // A compile, and the masks of a grammar. Times are those of the CPU.
   int64_t compile_bytes = int64_t{256} << 20;
   absl::Duration compile_time = absl::Seconds(1);
-  // What the calls of one matcher add up to, with the masks that they make.
+  // The sum over the calls of a matcher, with the masks that the calls make.
   int64_t matcher_bytes = int64_t{64} << 20;
   // One call of a matcher.
   absl::Duration step_time = absl::Milliseconds(500);

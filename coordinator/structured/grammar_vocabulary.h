@@ -1,5 +1,5 @@
 #pragma once
-// What a grammar has to know of a model's tokens.
+// A model's tokens, as grammars have to know them.
 
 #include <cstdint>
 #include <string>

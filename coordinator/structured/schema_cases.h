@@ -55,7 +55,7 @@ class Conjunctions {
   GateContext& context_;
 };
 
-// What an atom says of an instance.
+// The statement of an atom about an instance.
 enum class Facet {
   kHolds,          // all keywords of the schema that restrict by themselves hold
   kFails,          // the instance is of the keyword's type, and the keyword fails

@@ -219,7 +219,7 @@ absl::Status GateContext::CheckLoops(const SchemaJson* node) {
     path.back().rest.pop_back();
     status = enter(next);
   }
-  // What was not visited to its end is visited again by the next call.
+  // A schema that was not visited to its end is visited again by the next call.
   for (const Visit& visit : path) loop_free_.erase(visit.node);
   return status;
 }

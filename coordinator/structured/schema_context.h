@@ -1,6 +1,6 @@
 #pragma once
-// What all steps of one run of the gate share: the source, the bounds and what is left of them, the patterns,
-// and the refusal, once there is one. One run, one thread.
+// The state that all steps of a run of the gate share: the source, the bounds and how much of the bounds is
+// left, the patterns, and the refusal, once there is one. One run, one thread.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 #pragma once
-// What the gate knows of JSON Schema's keywords: where subschemas stand, which shape a keyword's value has,
+// The gate's knowledge of JSON Schema's keywords: where subschemas stand, which shape a keyword's value has,
 // and which keywords are refused wherever a subschema with the keyword is used. Pure functions.
 
 #include <string>

@@ -33,7 +33,7 @@ constexpr int16_t kNoByte = -1;
 // How many masks a matcher fills between two looks at the memory of its grammar, which grows by masks.
 constexpr int64_t kMasksPerLook = 256;
 
-// What all grammars and matchers of a compiler share.
+// The state that all grammars and matchers of a compiler share.
 struct Shared {
   GrammarLimits limits;
   int64_t rows;
@@ -57,8 +57,8 @@ std::string WithoutExpression(absl::string_view error) {
   return error.empty() ? "the grammar engine refuses the grammar" : std::string(error);
 }
 
-// Runs `work`, a function that returns a Status, within the limits. What xgrammar throws is `wrong`'s kind of
-// error. Adds the bytes that the work has left allocated to `held`.
+// Runs `work`, a function that returns a Status, within the limits. An exception of xgrammar becomes an error
+// of `wrong`'s kind. Adds the bytes that the work has left allocated to `held`.
 template <typename Work>
 absl::Status Metered(const WorkMeter::Limits& limits, absl::StatusCode wrong, int64_t* held,
                      const Work& work) {
@@ -290,7 +290,7 @@ class XgrammarGrammar : public CompiledGrammar {
   }
 
   void MakeMasks() const override {
-    // What is missing at the limit is made on demand, within the limits of a step.
+    // Masks that are missing at the limit are made on demand, within the limits of a step.
     int64_t held = 0;
     Metered(shared_->compile_limits(), absl::StatusCode::kInternal, &held, [this] {
       xgrammar::CompiledGrammar grammar = grammar_;  // another handle of the same grammar

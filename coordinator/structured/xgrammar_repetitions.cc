@@ -129,7 +129,7 @@ class Repetitions : public xgrammar::GrammarMutator {
     return builder_->AddCharacterClass(elements);
   }
 
-  // What may follow the repetitions of rules that are equal to the unit, in the whole grammar.
+  // The characters that may follow the repetitions of rules that are equal to the unit, in the whole grammar.
   const Beginning& Behind(const Unit& unit) {
     if (behind_.empty()) {
       const FollowAnalysis follow(base_grammar_);

@@ -1,5 +1,5 @@
 #pragma once
-// What xgrammar warns of while this object lives, on the thread that made it. Objects do not nest.
+// The warnings of xgrammar while this object lives, on the thread that made the object. Objects do not nest.
 
 #include <string>
 #include <vector>

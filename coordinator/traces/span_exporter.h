@@ -1,6 +1,6 @@
 #pragma once
-// Brings spans to a collector, from a thread of its own. Whoever adds spans never waits: spans that find the
-// queue full are dropped and counted.
+// Brings spans to a collector, from a thread of its own. A caller that adds spans never waits: spans that
+// find the queue full are dropped and counted.
 //
 // Spans go in batches. A batch that the collector could not take now is sent again after a pause, which
 // doubles up to options.longest_pause; a batch that the collector refuses is dropped and counted. The batch

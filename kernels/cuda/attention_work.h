@@ -1,6 +1,6 @@
 #pragma once
-// What the attention kernels share on the device: sums of a warp and of a row's weights; which heads share a
-// KV head, and which sequence a tile belongs to.
+// The device functions that the attention kernels share: sums of a warp and of a row's weights; which heads
+// share a KV head, and which sequence a tile belongs to.
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/ptx.h"

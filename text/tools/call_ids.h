@@ -13,7 +13,7 @@
 namespace somnus {
 
 // `earlier_calls`: the number of calls in the conversation before this turn, from which Kimi's ids count on.
-// It counts for every choice of a response alike.
+// The number counts for every choice of a response alike.
 MakeCallId CallIdMaker(CallIdStyle style, int64_t earlier_calls);
 
 // The number of calls in a conversation: an array of messages in OpenAI's shape.

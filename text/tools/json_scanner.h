@@ -21,7 +21,7 @@ class JsonScanner {
   // control characters in strings, which models write in spite of JSON's grammar, become escapes.
   Result Read(char c, std::string* out);
   bool done() const { return at_ == At::kDone; }
-  // What closes the open brackets; empty inside of a string, and after a comma or colon.
+  // The characters that close the open brackets; empty inside of a string, and after a comma or colon.
   std::string Missing() const;
 
  private:

@@ -107,7 +107,7 @@ ReadState NamedCallReader::ReadArguments(char c) {
   if (!begun_ && (!arguments_->started() || !Begin()))
     return state == ReadState::kMore ? state : ReadState::kStop;
   Emit(json);
-  // What is held of a value counts with its JSON; the value that is too long ends the call.
+  // The held part of a value counts with the value's JSON; a value that is too long ends the call.
   if (state == ReadState::kMore && bytes_ > limits_.max_argument_bytes) state = ReadState::kStop;
   if (state != ReadState::kMore) output_->End();
   return state;

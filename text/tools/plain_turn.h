@@ -1,6 +1,6 @@
 #pragma once
 // A turn that is text with markers: reasoning between two markers, content, calls behind markers or from the
-// turn's first byte on. What looks like the begin of a call and is none is content. White space next to
+// turn's first byte on. Text that looks like the begin of a call and is none is content. White space next to
 // reasoning and calls belongs to the markers and is dropped.
 
 #include <memory>
@@ -26,7 +26,7 @@ class PlainTurn : public TurnGrammar {
 
  private:
   enum class State { kText, kReasoning, kOpening, kCall };
-  // What the text ends with, white space aside.
+  // The end of the text, white space aside.
   enum class Edge { kStart, kReasoningEnd, kCallEnd, kContent };
 
   void ReadText(char c);

@@ -131,7 +131,7 @@ ReadState TagArguments::ReadValue(char c, std::string* json) {
   }
   if (state == ReadState::kMore) return state;
   at_ = At::kBetween;
-  // What was read ahead is white space and a tag, perhaps with the tag of the section's end behind.
+  // The text that was read ahead is white space and a tag, perhaps with the tag of the section's end behind.
   const std::string rest = value_->rest();
   for (size_t i = 0; i < rest.size(); ++i) {
     const ReadState read = Read(rest[i], json);

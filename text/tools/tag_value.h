@@ -32,7 +32,7 @@ class TagValue {
   // kDone: the value has ended; rest() was read ahead, and follows the value. kStop: the value is too long.
   ReadState Read(char c, std::string* json);
   const std::string& rest() const { return rest_; }
-  // Of a cut value whose type is not known before its end, no JSON comes.
+  // A cut value gives no JSON where its type is not known before the end.
   void Finish(bool is_cut, std::string* json);
 
  private:

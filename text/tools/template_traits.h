@@ -1,6 +1,6 @@
 #pragma once
-// What a chat template says about its family: the formats of tool calls and reasoning, and in which form the
-// template wants the calls of earlier turns. Pure functions; thread safe.
+// A chat template's family, as the template's text shows it: the formats of tool calls and reasoning, and in
+// which form the template wants the calls of earlier turns. Pure functions; thread safe.
 
 #include <string>
 

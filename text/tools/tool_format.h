@@ -34,8 +34,7 @@ enum class CallIdStyle {
   kFunctionIndex,     // functions.NAME:INDEX, counted over the conversation (Kimi K2)
 };
 
-// What stands between the marker that begins a call and the arguments. White space is allowed between the
-// parts.
+// The text between the marker that begins a call and the arguments. White space is allowed between the parts.
 struct CallHeader {
   absl::string_view prefix;    // before the name
   absl::string_view type_end;  // ends a word before the name; without that word, the word is the name

@@ -1,5 +1,5 @@
 #pragma once
-// What a turn of a model consists of, in the order of the text: reasoning, content and calls.
+// The parts of a model's turn, in the order of the text: reasoning, content and calls.
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// What the two kinds of turns share: text with markers (plain_turn.h) and messages in channels
+// The parts that the two kinds of turns share: text with markers (plain_turn.h) and messages in channels
 // (harmony_turn.h).
 
 #include <functional>

@@ -26,8 +26,8 @@
 
 namespace somnus {
 
-// What to look for in a turn. Null: calls, or reasoning, stay content. With a harmony format in one place,
-// channels are read in any case.
+// The formats to look for in a turn. Null: calls, or reasoning, stay content. With a harmony format in one
+// place, channels are read in any case.
 struct TurnFormat {
   const ToolFormat* tools = nullptr;
   const ReasoningFormat* reasoning = nullptr;

@@ -1,6 +1,6 @@
 #pragma once
-// What operators' port tells of requests (GET /requests), as values and as text for a terminal. Pure but for
-// FetchRequests and FetchRequest. All texts of clients are shown as printable ASCII.
+// The answers of operators' port about requests (GET /requests), as values and as text for a terminal. Pure
+// but for FetchRequests and FetchRequest. All texts of clients are shown as printable ASCII.
 
 #include <cstdint>
 #include <map>
@@ -66,7 +66,7 @@ RequestStory ReadRequestStory(const nlohmann::json& json);
 
 // Bytes that are no printable ASCII become '?'.
 std::string Printable(absl::string_view text);
-// What has happened to the request, line by line, of at most `columns` where words allow it.
+// The events of the request, line by line, of at most `columns` where words allow such lines.
 std::string StoryText(const RequestStory& story, absl::TimeZone zone, int columns);
 // One line about a request that has ended.
 std::string LogLine(const RequestRow& row, absl::TimeZone zone);

@@ -1,5 +1,5 @@
 #pragma once
-// What grammar_bench measures: grammars as clients send them, each with a text that fits.
+// The cases of grammar_bench: grammars as clients send them, each with a text that fits.
 
 #include <string>
 #include <vector>
