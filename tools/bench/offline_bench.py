@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the offline engine costs beside plain HTTP: many short prompts of a model, three ways, in turns, on one engine.
+"""The cost of the offline engine beside plain HTTP: many short prompts of a model, three ways, in turns, on one engine.
 
   llm     LLM.generate(), outputs and all
   bodies  the same bodies of several prompts as LLM sends, by plain HTTP connections, whose replies are parsed as JSON alone

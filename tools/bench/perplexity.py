@@ -70,7 +70,7 @@ def divergence(reference, other):
 
 
 def compare(run, reference):
-    """What the run changes, position by position."""
+    """The changes of the run, position by position."""
     if [one["token"] for one in run] != [one["token"] for one in reference]:
         raise ValueError("the two runs have other tokens: another text, another --ctx or another tokenizer")
     divergences = sorted(divergence(there["top"], here["top"]) for here, there in zip(run, reference))

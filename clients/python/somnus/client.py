@@ -148,7 +148,7 @@ class Client:
 
     def update_weights(self, named_tensors, *, mode="wait", weights_version=None, direct=True, shared_memory=False,
                        cuda_ipc=False, model=""):
-        """Replaces weights. Returns the version that they have now.
+        """Replaces weights. Returns the version that the weights have now.
 
         named_tensors: pairs of a name, as in a Hugging Face checkpoint, and a whole, unsharded tensor
         (tensors.read_tensor), for example model.state_dict().items(). They are read one at a time, as they are sent, the

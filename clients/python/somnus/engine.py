@@ -1,4 +1,4 @@
-"""What LLM and AsyncLLM share: a started engine, and the calls that operate it."""
+"""A started engine, and the calls that operate the engine: the common part of LLM and AsyncLLM."""
 import asyncio
 import functools
 import os

@@ -120,7 +120,7 @@ class EngineClient:
         return outputs
 
     async def stream(self, job: Job, request_id: str) -> AsyncGenerator[RequestOutput, None]:
-        """The output as it grows, in the manner of the parameters' output_kind. Whoever stops reading ends the request."""
+        """The output as it grows, in the manner of the parameters' output_kind. A reader that stops reading ends the request."""
         body = {**self._body([job]), "stream": True, "stream_options": {"include_usage": True}, "request_id": request_id}
         growing = _GrowingOutput(job, request_id)
         kind = RequestOutputKind.CUMULATIVE if job.params is None else job.params.output_kind
@@ -160,7 +160,7 @@ class EngineClient:
         named = {} if request_ids is None else {"request_ids": [f"cmpl-{one}" for one in request_ids]}
         await self.operate("/abort_requests", named)
 
-    # Parts of these.
+    # Parts of the calls above.
 
     async def _when_there_is_room(self, body: Any) -> Any:
         while True:

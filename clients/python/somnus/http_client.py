@@ -82,7 +82,7 @@ class HttpClient:
         return data
 
     async def events(self, path: str, body: Any) -> AsyncIterator[Any]:
-        """The events of a stream, parsed, up to [DONE]. Whoever stops reading ends the request: the connection closes."""
+        """The events of a stream, parsed, up to [DONE]. A reader that stops reading ends the request: the connection closes."""
         async with self._room_of_this_loop():
             connection, status, headers = await self._send("POST", path, body)
             kept = False

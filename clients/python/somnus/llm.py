@@ -124,7 +124,7 @@ class LLM:
               lora_request: LoRA = None, tokenization_kwargs: Optional[Mapping[str, Any]] = None
               ) -> List[EmbeddingRequestOutput]:
         """A vector for each prompt: the final hidden states, pooled as pooling_type of the engine says ("last"). dimensions: of a
-        model that was trained so, the first so many numbers. What pooling_params has counts before the other arguments."""
+        model that was trained so, the first so many numbers. The fields of pooling_params count before the other arguments."""
         _refuse_of_vectors(lora_request, tokenization_kwargs)
         read = read_prompts(prompts)
         vectors = self._vectors(read, use_tqdm, {"normalize": normalize, "dimensions": dimensions,
@@ -200,10 +200,10 @@ class LLM:
         vllm_names.refuse({"reset_connector": reset_connector}, "caches do not move between engines", (False,))
         return self._run(engine.reset_prefix_cache(self._client, reset_running_requests))
 
-    # What is known of the engine.
+    # Facts about the engine.
 
     def get_metrics(self) -> List[metrics.Metric]:
-        """What GET /metrics of a server tells, as Counter, Gauge and Histogram."""
+        """The metrics of a server's GET /metrics, as Counter, Gauge and Histogram."""
         return metrics.parse(self._run(self._client.metrics_text()))
 
     def get_tokenizer(self, lora_request: Optional[LoRARequest] = None) -> Tokenizer:
@@ -218,13 +218,13 @@ class LLM:
 
     @property
     def llm_engine(self) -> "_Engine":
-        """What examples of vLLM's take from there: model_config.max_model_len, get_tokenizer(), engine_core.shutdown()."""
+        """The parts that examples of vLLM's take from there: model_config.max_model_len, get_tokenizer(), engine_core.shutdown()."""
         return _Engine(self)
 
     def __getattr__(self, name: str) -> Any:
         raise vllm_names.missing_method("LLM", name)
 
-    # Parts of these.
+    # Parts of the calls above.
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:

@@ -46,8 +46,8 @@ class _Loaded:
 
 
 class Adapters:
-    """Those that this program has loaded. An adapter is loaded when a request first names it. The engine itself forgets and reads
-    again where it has fewer places than there are adapters. Of one event loop at a time.
+    """The adapters that this program has loaded. An adapter is loaded when a request first names it. The engine itself forgets
+    adapters, and reads them again, where there are fewer places than adapters. For a single event loop at a time.
 
     `operate`: sends a body to a path of the operators' listener (EngineClient.operate).
     """

@@ -1,11 +1,11 @@
-"""What an engine returns: the names of vLLM's outputs."""
+"""The outputs of an engine, under the names of vLLM's outputs."""
 import dataclasses
 from typing import Any, Dict, List, Optional, Union
 
 
 @dataclasses.dataclass
 class Logprob:
-    """Of one token at one position."""
+    """The log-probability of a token at a position."""
 
     logprob: float
     rank: Optional[int] = None  # 1 is the likeliest; None: not known, because the token is not among the alternatives
@@ -95,7 +95,7 @@ class PoolingOutput:
 
 @dataclasses.dataclass
 class PoolingRequestOutput:
-    """What a prompt's final hidden states were pooled to."""
+    """The vector to which a prompt's final hidden states were pooled."""
 
     request_id: str
     outputs: PoolingOutput

@@ -30,7 +30,7 @@ def folder() -> str:
 
 
 def environment() -> Dict[str, str]:
-    """What the programs' environment has beside this one's: where pip has put CUDA's libraries (`pip install 'somnus[cuda]'`)."""
+    """Variables of the programs alone: where pip has put CUDA's libraries (`pip install 'somnus[cuda]'`)."""
     site_packages = os.path.dirname(_HERE)
     if "SOMNUS_LIBRARY_PATH" in os.environ or not os.path.isdir(os.path.join(site_packages, "nvidia")):
         return {}

@@ -2,7 +2,7 @@
 import dataclasses
 from typing import Any, List, Mapping, Optional, Sequence, Union
 
-# What one prompt may be.
+# The forms of a prompt.
 PromptType = Union[str, Sequence[int], Mapping[str, Any]]
 
 _KNOWN_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}

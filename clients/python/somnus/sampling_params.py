@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 
 class RequestOutputKind(enum.Enum):
-    """What the outputs of a stream have (AsyncLLM.generate)."""
+    """The contents of a stream's outputs (AsyncLLM.generate)."""
 
     CUMULATIVE = 0  # everything so far
     DELTA = 1  # what is new
@@ -43,7 +43,7 @@ _SENT = ("n", "best_of", "presence_penalty", "frequency_penalty", "repetition_pe
          "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "logprobs", "prompt_logprobs", "skip_special_tokens",
          "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words", "truncate_prompt_tokens",
          "stream_interval")
-# Of these the model's generation_config.json may have another default: always sent.
+# Fields for which the model's generation_config.json may have another default: always sent.
 MODEL_DEFAULTS = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p")
 
 # Fields of vLLM's that the engine does not serve: the values that ask for nothing, and why there is nothing else.
@@ -65,7 +65,7 @@ _REFUSED: Mapping[str, Tuple[Tuple[Any, ...], str]] = {
 
 @dataclasses.dataclass
 class SamplingParams:
-    """Of one request. Bounds are the server's (docs/api.md), which refuses a wrong value with its name. ValueError names a field
+    """The sampling of a request. Bounds are the server's (docs/api.md), which refuses a wrong value with its name. ValueError names a field
     of vLLM's that is not served.
 
     logprobs, prompt_logprobs: how many alternatives to each token; 0: the token's own alone; None: none.

@@ -1,4 +1,4 @@
-"""What of a tensor goes over the wire: its type, its shape and its bytes. Neither PyTorch nor NumPy is needed: tensors of
+"""The parts of a tensor that go over the wire: type, shape and bytes. Neither PyTorch nor NumPy is needed: tensors of
 both are known by what they offer."""
 import math
 

@@ -13,7 +13,7 @@ import grpc
 from somnus import cuda_memory, tensors
 from somnus.v1 import control_pb2, weights_pb2
 
-# Of one message. Servers take 4 MiB; smaller ones stay in the processors' caches from one copy to the next.
+# The bytes of a message. Servers take 4 MiB; smaller messages stay in the processors' caches from one copy to the next.
 CHUNK_BYTES = 512 << 10
 # Messages that wait for a worker, beside the one that is being sent.
 QUEUED_MESSAGES = 4
@@ -117,7 +117,7 @@ def exported(name, tensor, kept):
 
 
 class WorkerStream:
-    """The stream to one worker's update port. It begins once connect() has succeeded."""
+    """The stream to a worker's update port. The stream begins once connect() has succeeded."""
 
     def __init__(self, port, token):
         self.port, self.token = port, token

@@ -29,8 +29,8 @@ TYPE = re.compile(r"[-.]((?:I?Q\d\w*)|BF16|F16|F32|MXFP4)$", re.IGNORECASE)
 DTYPES = {"F16": "float16", "F32": "float32"}  # others are computed with bfloat16
 LACKING = re.compile(r'SOMNUS_CPU_ISA is "\w+"')  # and why it cannot be
 
-# What ggml's CMakeLists.txt calls the instructions of each set. Those that are not named are switched off: without
-# GGML_NATIVE, those up to AVX2 would be on.
+# The names of each set's instructions in ggml's CMakeLists.txt. Instructions that are not named are switched off: without
+# GGML_NATIVE, all up to AVX2 would be on.
 UP_TO_AVX2 = ("SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C")
 X86 = {"portable": (), "avx2": UP_TO_AVX2, "avx_vnni": (*UP_TO_AVX2, "AVX_VNNI"), "avx512": (*UP_TO_AVX2, "AVX512")}
 X86["avx512_vnni"] = (*X86["avx512"], "AVX512_VNNI")

@@ -55,7 +55,7 @@ class Transformers:
         return {"continuous_batching_config": config}
 
     def _hints(self, requests, longest):
-        """What generate_batch tells its manager about the requests, where this version has that."""
+        """The hints about requests that generate_batch gives its manager, where this version has hints."""
         try:
             from transformers.generation.continuous_batching.utils import WorkloadHints
         except ImportError:
@@ -86,7 +86,7 @@ class NanoVllm:
 
     def __init__(self, args, requests):
         from nanovllm import LLM, SamplingParams
-        # It reads the *.safetensors that are there: in a folder without any, weights are what the memory held.
+        # The peer reads the *.safetensors that are there: in a folder without any, weights are the memory's old contents.
         self.llm, self.sampling = LLM(args.model, enforce_eager=False, max_model_len=MAX_MODEL_LEN), SamplingParams
 
     def generate(self, requests):

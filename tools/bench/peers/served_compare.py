@@ -53,7 +53,7 @@ def healthy(port):
 
 
 def run_json(command, flag):
-    """What `command` writes to the file that `flag` names."""
+    """The JSON that `command` writes to the file that `flag` names."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         subprocess.run([*command, f"{flag}={file.name}"], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         return json.load(file)
