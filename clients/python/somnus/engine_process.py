@@ -26,7 +26,8 @@ _BOUNDS = ["--max-num-waiting=65536", "--max-num-waiting-tokens=1000000000", "--
 _LOGGER = logging.getLogger("somnus.engine")
 
 # The script that becomes the coordinator. The script asks the kernel for SIGTERM when the thread that has started it ends, then
-# looks whether the thread has ended already. Python's own fork may not run more code of ours than exec() in a program with threads.
+# looks whether the thread has ended already. In a program with threads Python's own fork may not run more code of ours than
+# exec().
 _BECOME = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM, 0, 0, 0)

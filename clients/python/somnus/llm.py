@@ -218,7 +218,7 @@ class LLM:
 
     @property
     def llm_engine(self) -> "_Engine":
-        """The parts that examples of vLLM's take from there: model_config.max_model_len, get_tokenizer(), engine_core.shutdown()."""
+        """The parts that vLLM's examples take: model_config.max_model_len, get_tokenizer(), engine_core.shutdown()."""
         return _Engine(self)
 
     def __getattr__(self, name: str) -> Any:
