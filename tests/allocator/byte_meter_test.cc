@@ -1,4 +1,4 @@
-// What the drivers count of a sleep and a wake-up: as many bytes as were announced, bit by bit.
+// The drivers count the bytes of a sleep and of a wake-up: as many as were announced, bit by bit.
 
 #include "allocator/byte_meter.h"
 
@@ -127,7 +127,7 @@ TEST_P(MeterTest, NothingIsCountedOutsideAScope) {
   EXPECT_EQ(meter_.bytes(), 0);
 }
 
-// Of the host, whose pages may be kept in place of a copy, and whose file is read into them.
+// The host's driver, whose pages may be kept in place of a copy, and whose file is read into the pages.
 TEST_P(MeterTest, TheHostsMemoryIsCountedAsItBecomesResident) {
   constexpr int64_t kPage = 2 << 20;
   Open(MakeHostVmmDriver({.num_threads = 2}), kPage);

@@ -29,8 +29,9 @@ constexpr int kNumThreads = 4;
 constexpr size_t kMaxRegions = 4;  // of a thread
 constexpr int64_t kStride = 512;   // of the bytes that are looked at
 
-// What all threads know of a tag. Its memory is used under a shared lock, and only while it is awake; whoever
-// changes it has the lock alone. Regions are allocated and freed with no lock at all.
+// The state of a tag that all threads share. The tag's memory is used under a shared lock, and only while the
+// tag is awake; a thread that changes the tag has the lock alone. Regions are allocated and freed with no
+// lock at all.
 struct Tag {
   std::string name;
   std::shared_mutex gate;

@@ -1,4 +1,5 @@
-// What an error says of the memory that it lacked: exact bytes by tag, of the device, the host and the disk.
+// An error of a shortage says exactly how many bytes were missing by tag, on the device, the host and the
+// disk.
 
 #include "allocator/memory_shortage.h"
 

@@ -80,7 +80,7 @@ TEST_F(PieceCodec, DamageIsFound) {
     std::string damaged = frame;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
     const absl::Status status = DecompressPiece(damaged, size, back.data());
-    // What follows the last plane that is used does not count.
+    // Bytes behind the last used plane do not count.
     if (status.ok()) {
       EXPECT_EQ(back, piece) << at;
     } else {

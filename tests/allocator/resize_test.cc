@@ -167,7 +167,7 @@ TEST_P(ResizeAndSleep, WakesUpInItsSize) {
   EXPECT_EQ(allocator_->WakeUp({})->at(kTag), small);
   EXPECT_TRUE(rows.Holds());
 
-  // What is retained is not of the new size.
+  // The retained copy is not of the new size.
   driver_.SetCapacity(int64_t{1} << 40);
   ASSERT_TRUE(rows.Resize(5 * kUnit).ok());
   rows.Fill('k');
@@ -214,7 +214,7 @@ TEST_P(ResizeAndSleep, GrowthThatFailsChangesNothing) {
   EXPECT_EQ(driver_.violations(), kNoViolations);
 }
 
-// What the driver does not release is counted, and released later.
+// Memory that the driver does not release is counted, and released later.
 TEST_P(ResizeAndSleep, ShrinkingCannotFail) {
   for (int nth = 1;; ++nth) {
     Rows rows(&driver_, allocator_.get(), kRow);

@@ -22,9 +22,9 @@ namespace {
 
 constexpr int64_t kUnit = FakeVmmDriver::kUnit;
 
-// What happens to operations, counted from 1 over all files.
+// The fate of operations, counted from 1 over all files.
 struct Faults {
-  int fail_at = 0;  // this one fails
+  int fail_at = 0;  // the operation that fails
   int error = ENOSPC;
   int64_t at_most = 0;     // no operation moves more bytes; 0: no limit
   bool end_early = false;  // operations move nothing
@@ -291,7 +291,7 @@ TEST_P(SpillIoTest, MovesBytesAndReportsErrors) {
   EXPECT_EQ(in.substr(0, kSpillAlign), out.substr(0, kSpillAlign));
 }
 
-// What a store takes by itself is of the first kind that there is.
+// A store by itself takes the first kind of I/O that the system has.
 TEST_P(SpillIoTest, UringIsChosenWhereThereIsOne) {
   const bool has_uring = MakeUringSpillIo(fd_, 4) != nullptr;
   const std::unique_ptr<SpillIo> chosen = MakeSpillIo(fd_, 4);
@@ -336,7 +336,7 @@ TEST(SpillThroughTheAllocator, FullAndDamagedDisks) {
   ASSERT_EQ(ftruncate(faults.fd, 0), 0);
   EXPECT_TRUE(absl::IsDataLoss(allocator->WakeUp({}).status()));
   EXPECT_EQ(driver.live_bytes(), 0);
-  // What is lost is given up by going deeper; then the memory can be had without contents.
+  // A deeper sleep gives lost contents up; then the memory can be had without contents.
   ASSERT_TRUE(allocator->Sleep({{"weights", RestoreMode::kDiscard}}).ok());
   EXPECT_EQ(allocator->Stats().at("weights").file_backup, 0);
   EXPECT_TRUE(allocator->WakeUp({}).ok());

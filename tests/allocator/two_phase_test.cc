@@ -154,7 +154,7 @@ TEST_P(TwoPhases, EachCallOfAWakeUpFails) {
   EXPECT_TRUE(driver_.Holds(weights_, 4 * kUnit, 'w'));
 }
 
-// Whatever is left of the device's memory, a wake-up brings all or nothing.
+// A wake-up brings all or nothing, however much of the device's memory is left.
 TEST_P(TwoPhases, OutOfMemoryAtEachChunk) {
   ASSERT_TRUE(allocator_->Sleep(kLevel1).ok());
   for (int64_t units = 0; units < 6; ++units) {

@@ -166,7 +166,7 @@ TEST(BlockPoolTest, UsedBlocksGatherAtTheBeginning) {
   EXPECT_LE(pool.EndOfUsed(), 300);
 }
 
-// What a limit does to the model below.
+// The effect of a limit on the model below.
 void ForgetBeyond(int32_t limit, std::map<int32_t, KvBlock*>* known,
                   std::map<const KvBlock*, int32_t>* token_of, std::list<KvBlock*>* lru) {
   const auto beyond = [limit](const KvBlock* block) { return block->id >= limit; };

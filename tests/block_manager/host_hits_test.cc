@@ -89,7 +89,7 @@ TEST(HostHitsTest, WhoDoesNotReadItFindsNothing) {
   EXPECT_EQ(manager.cache().CountCached(3, Tokens(13), ""), 0);
   EXPECT_EQ(manager.Allocate(3, Tokens(13), "", true, false), 0);
   EXPECT_TRUE(manager.cache().TakeHostHits().empty());
-  // What it computes is the content that is known there already.
+  // The sequence computes the content that is known there already.
   manager.Commit(3, Tokens(13), 13);
   manager.Free(3);
   EXPECT_TRUE(manager.Store(16).empty());

@@ -1,4 +1,4 @@
-// What outlives a sleep of the cache, and the books of the host tier.
+// The blocks that outlive a sleep of the cache, and the books of the host tier.
 
 #include <gtest/gtest.h>
 
@@ -77,7 +77,7 @@ TEST(KeepBlocksTest, WhatHasNoRoomIsForgotten) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
-// Of one that is preempted, what it can adopt again is kept as far as there is room.
+// The blocks that a preempted sequence can adopt again are kept as far as there is room.
 TEST(KeepBlocksTest, ASequenceIsKeptWholeOrNotAtAll) {
   BlockManager manager(SmallBlocks(30, 4));
   AddComputed(&manager, 1, Tokens(8));

@@ -222,7 +222,7 @@ TEST_F(AutoSleepEngineTest, AnIdleEngineDoesNotDiscardWeightsThatNoFileHas) {
   EXPECT_EQ(engine_->Stats().sleep_level, 2);
   ASSERT_TRUE(engine_->WakeUp({}).ok());
   absl::StatusOr<std::unique_ptr<WeightUpdate>> update = absl::AbortedError("");
-  // It may sleep once more in between.
+  // The engine may sleep once more in between.
   Await([&] { return engine_->WakeUp({}).ok() && (update = engine_->BeginWeightUpdate({})).ok(); });
   ASSERT_TRUE((*update)->Finish().ok());
   update->reset();
@@ -327,7 +327,8 @@ TEST_F(AutoSleepEngineTest, TheEndDoesNotWaitForAWakeUp) {
   EXPECT_TRUE(ticket.sink->done());
 }
 
-// It is awake before the operator's call has returned, and was not used for longer than its idle time.
+// The engine is awake before the operator's call has returned, and was not used for longer than its idle
+// time.
 TEST_F(AutoSleepEngineTest, TheIdleTimeBeginsAtTheEndOfAnOperatorsCall) {
   Start(SleepArrivals::kQueue, /*idle_sleep=*/absl::Minutes(30));
   engine_->OnStateChange([this] {

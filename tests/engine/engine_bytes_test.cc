@@ -1,4 +1,4 @@
-// What the engine says of the memory of its ranks: it is what they hold, whatever has changed it.
+// The engine's figures of its ranks' memory are those of the ranks after every kind of change.
 
 #include <gtest/gtest.h>
 

@@ -149,7 +149,7 @@ TEST_P(EngineExpiryTest, WhatIsHeldBackExpires) {
   ExpectServed(runs);
 }
 
-// It is set right by years, both ways, at each look.
+// The clock is set right by years, both ways, at each look.
 TEST_P(EngineExpiryTest, TheWallClockSaysNothing) {
   std::atomic<int> looks{0};
   options_.now = [&] { return absl::FromUnixSeconds(1'700'000'000) + ++looks % 3 * absl::Hours(100'000); };

@@ -15,7 +15,7 @@ using Recovery = FakeExecutor::Recovery;
 
 const absl::Status kLoss = absl::UnavailableError("rank 1 (pid 77) was killed by signal 9 (Killed)");
 
-// Two engines. What the first hands over is kept until somebody takes it.
+// Two engines. Requests that the first engine hands over are kept until somebody takes them.
 class HandOverTest : public ::testing::TestWithParam<bool> {
  protected:
   HandOverTest() : options_(SmallEngine(GetParam())) {
@@ -83,7 +83,7 @@ TEST_P(HandOverTest, TheSameEngineTakesThemBackAfterTheRecovery) {
   EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
 }
 
-// It is served, or handed over, or was not taken: it never waits for a recovery.
+// The request is served, or handed over, or was not taken: no request waits for a recovery.
 TEST_P(HandOverTest, ARequestThatComesDuringTheLossIsNotStranded) {
   for (int round = 0; round < 20; ++round) {
     FakeExecutor executor(SmallWorker(options_));

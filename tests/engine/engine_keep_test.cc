@@ -52,7 +52,7 @@ class EngineKeepTest : public ::testing::Test {
     ExpectTokens();
     EXPECT_EQ(std::min<int64_t>(Recomputed(), 1), recomputes ? 1 : 0) << Recomputed() << " tokens";
   }
-  // Of host memory for the cache, as the status has it.
+  // The bytes of host memory for the cache, as in the status.
   int64_t HostBytes() {
     const TagBytes bytes = engine_->Stats().host_bytes;
     const auto tier = bytes.find("kv_cache");

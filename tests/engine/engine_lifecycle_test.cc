@@ -154,7 +154,7 @@ TEST_F(EngineLifecycleTest, ALossAsleep) {
   ExpectServes();
 }
 
-// What an earlier wake-up brought back is not taken away by a loss during a later one.
+// A loss during a later wake-up does not take away the tags that an earlier wake-up brought back.
 TEST_F(EngineLifecycleTest, ALossOnTheWayToWakeUp) {
   ASSERT_TRUE(engine_.Sleep({.level = 2}).ok());
   ASSERT_TRUE(engine_.WakeUp({"weights"}).ok());
@@ -218,7 +218,7 @@ TEST_F(EngineLifecycleTest, ALossAfterTheCallWasCommitted) {
             (std::vector<std::string>{"sleep 1", "sleep 2", "wake weights", "wake kv_cache workspace"}));
 }
 
-// Its caller has to know that requests must wake the engine now.
+// The caller has to know that requests must wake the engine now.
 TEST_F(EngineLifecycleTest, ASleepOfAnIdleEngineThatWasCommittedHasHappened) {
   executor_.HoldLifecycle(true);
   std::future<Result> slept =

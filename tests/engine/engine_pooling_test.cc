@@ -64,7 +64,7 @@ TEST_P(EnginePoolingTest, AbortsAndRequestsThatCanNeverFit) {
   ASSERT_TRUE(engine.Submit(aborted.request).ok());
   engine.Abort("aborted");
   ASSERT_TRUE(aborted.sink->Wait());
-  // It may have ended before the abort came.
+  // The request may have ended before the abort came.
   EXPECT_TRUE(aborted.sink->reason() == FinishReason::kAbort ||
               aborted.sink->reason() == FinishReason::kStop);
 }

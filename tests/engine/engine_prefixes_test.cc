@@ -38,7 +38,7 @@ class EnginePrefixesTest : public ::testing::Test {
   void Flood() {
     for (int32_t i = 1; i <= 10; ++i) Compute(90, 90 * i + static_cast<int32_t>(i % 3));
   }
-  // What the loop has done by now is published.
+  // The loop's work up to now is published.
   void Barrier() { EXPECT_TRUE(engine_->Resume().ok()); }
   int32_t NumHeld(size_t index = 0) {
     Barrier();

@@ -171,9 +171,9 @@ class TimedExecutor : public FakeExecutor {
   std::atomic<int64_t> now_us_{0};
 };
 
-// What preemptions there are where prices decide, which the engine has from the times of its steps. A block
-// of 4 tokens takes 4 ms to compute again, and twice the time of a copy to swap. `block_bytes`: from which a
-// copy's time is assumed before one was measured.
+// The preemptions where prices decide, which the engine has from the times of its steps. A block of 4 tokens
+// takes 4 ms to compute again, and twice the time of a copy to swap. `block_bytes`: from which a copy's time
+// is assumed before one was measured.
 EngineStats RunByPrices(bool async_scheduling, int64_t block_bytes, absl::Duration copy_time) {
   EngineOptions options = Swapping(async_scheduling);
   options.scheduler.preemption = PreemptionMode::kAuto;

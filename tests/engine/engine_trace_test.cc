@@ -1,4 +1,4 @@
-// What the scheduler decides is told with the step that it is decided for, and each decision once.
+// Each decision of the scheduler is told once, with the step of the decision.
 
 #include <gtest/gtest.h>
 

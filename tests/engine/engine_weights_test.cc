@@ -270,7 +270,7 @@ TEST_F(EngineWeightsTest, AChangeThatNobodyWantsAnyMoreChangesNothing) {
   ExpectServes(1);
 }
 
-// Its client may not have noticed when another one has begun.
+// The update's client may not have noticed the end when another update has begun.
 TEST_F(EngineWeightsTest, APauseHoldsBeyondAReload) {
   Start();
   ASSERT_TRUE(engine_->Pause({}).ok());

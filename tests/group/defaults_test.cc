@@ -1,4 +1,4 @@
-// Whoever makes a part by the part's own defaults, as tests and benchmarks do, gets the part that a server
+// A part that is made by its own defaults, as tests and benchmarks make parts, is the part that a server
 // without flags has: each number has one default.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What a coordinator takes over from an earlier one, and writes down for the next.
+// The state that a coordinator takes over from an earlier coordinator, and writes down for the next.
 
 #include "coordinator/group/run_state.h"
 

@@ -38,7 +38,7 @@ TEST_F(ReplacementTest, ANewcomerTakesThePlaceThatIsOpenAndTheOthersKeepTheirs) 
   ASSERT_TRUE(membership_.Register(Worker("n", "host-1", 1), kNow).ok());
   EXPECT_EQ(Group(), "anc");
   EXPECT_TRUE(absl::IsUnavailable(membership_.Register(Worker("y", "host-y"), kNow))) << "complete again";
-  // One that prefers no rank gets the place too, whatever its host's name.
+  // A worker that prefers no rank gets the place, too, on a host of any name.
   membership_.Reopen(2);
   ASSERT_TRUE(membership_.Register(Worker("y", "a-host"), kNow).ok());
   EXPECT_EQ(Group(), "any");

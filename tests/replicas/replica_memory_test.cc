@@ -1,4 +1,4 @@
-// What replicas lack together, and how long requests wait for them.
+// The memory that replicas lack together, and how long requests wait for the replicas.
 
 #include <atomic>
 

@@ -65,7 +65,7 @@ TEST_P(ReplicaRetryTest, WorkersThatAreWellMayStay) {
   AwaitReplica(0, EngineState::kAwake);
 }
 
-// What came back awake would take the memory that the sleep has freed.
+// A replica that came back awake would take the memory that the sleep has freed.
 TEST_P(ReplicaRetryTest, NotWhileTheEngineSleeps) {
   std::atomic<int64_t> seconds{1000};
   options_.monotonic_now = [&] { return absl::Seconds(seconds.load()); };

@@ -217,7 +217,7 @@ TEST_P(ReplicaSetTest, SleepAndWakeUpReachAllReplicas) {
 
 TEST_P(ReplicaSetTest, ASleepThatFailsOnOneReplicaIsUndoneOnTheOthers) {
   Start(3);
-  // Of the second one the workspace goes along.
+  // With the second list of tags the workspace goes along.
   for (const std::vector<std::string>& tags : {std::vector<std::string>(), {"weights", "kv_cache"}}) {
     executors_[1]->FailNextLifecycleCall(absl::ResourceExhaustedError("no host memory"));
     const absl::StatusOr<TransitionReport> freed = set_->Sleep({.level = 1, .tags = tags});

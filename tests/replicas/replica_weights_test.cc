@@ -87,7 +87,7 @@ TEST_P(ReplicaWeightsTest, RequestsThatNoReplicaCanServeEndAfterTheTimeout) {
   ExpectExact(SubmitMany(4));
   executors_[0]->SetNextWeightsOutcome({.status = absl::InternalError("a short file")});
   EXPECT_FALSE(set_->ReloadWeights({}).ok());
-  // One that comes earlier ends in the queue.
+  // A request that comes earlier ends in the queue.
   Await([&] {
     Ticket ticket = MakeTicket("a", 5, 5);
     const absl::Status status = set_->Submit(ticket.request);

@@ -122,8 +122,8 @@ TEST(RouterTest, APromptLongerThanTheMemoryIsRememberedByItsBeginning) {
   EXPECT_EQ(none.num_blocks(), 0u);
 }
 
-// Whatever comes: the memory keeps its bound, a candidate is chosen, and never one whose load is beyond what
-// the rule bears.
+// For any sequence of calls: the memory keeps its bound, a candidate is chosen, and no candidate has a load
+// beyond the rule's bound.
 TEST(RouterTest, RandomPromptsAndLoads) {
   for (uint32_t seed = 1; seed <= 50; ++seed) {
     std::mt19937 random(seed);

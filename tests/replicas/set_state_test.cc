@@ -31,7 +31,7 @@ TEST(SetStateTest, ItFailsWhenAllHave) {
   EXPECT_EQ(SetState({kFailed, kAwake}, SetCall::kNone, /*draining=*/true), State::kDraining);
 }
 
-// Whoever waits for the memory must not be told that it is free before all of it is.
+// A client that waits for the memory must not be told that the memory is free before all of it is free.
 TEST(SetStateTest, ItSleepsOnlyWhenAllDo) {
   EXPECT_EQ(Derive({kAsleep, kAsleep}), kAsleep);
   EXPECT_EQ(Derive({kAsleep, kAsleep, kFailed}), kAsleep);

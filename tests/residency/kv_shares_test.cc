@@ -95,7 +95,7 @@ TEST(KvSharesTest, AModelThatWaitsGetsItsMinimumOfOthersAndItsSizeBefore) {
   const auto plan = [](int64_t free, const std::vector<KvShareView>& models) {
     return PlanKvShares(KvShareOptions(), kNow, free, models);
   };
-  // It takes 5000 bytes and 100 blocks.
+  // The cache takes 5000 bytes and 100 blocks.
   KvSharesPlan shrinks = plan(0, {Awake(1600, 0), Waiter(1600, 0)});
   EXPECT_EQ(shrinks.resizes, (Resizes{{0, 1000, 1}, {1, 100, 1}}));
   EXPECT_TRUE(shrinks.served[1]);
@@ -106,7 +106,7 @@ TEST(KvSharesTest, AModelThatWaitsGetsItsMinimumOfOthersAndItsSizeBefore) {
   KvSharesPlan too_much = plan(0, {Awake(300, 300), Waiter(1600, 0)});
   EXPECT_EQ(too_much.resizes, (Resizes{{1, 100, 1}}));
   EXPECT_FALSE(too_much.served[1]);
-  // Its requests need more than the minimum.
+  // The model's requests need more than the minimum.
   EXPECT_EQ(plan(0, {Awake(1600, 0), Waiter(1600, 400)}).resizes, (Resizes{{0, 600, 1}, {1, 500, 1}}));
 }
 
@@ -133,8 +133,9 @@ TEST(KvSharesTest, AWaiterThatCouldNotBeResizedIsNotAskedAtOnce) {
   }
 }
 
-// Whatever is carried out, and whatever models need in between: no cache leaves its bounds, memory is never
-// promised twice, nobody shrinks while nobody lacks memory, and where needs stay it comes to rest.
+// For any subset of resizes that is carried out, and any needs in between: no cache leaves its bounds, memory
+// is never promised twice, no cache shrinks while no model lacks memory, and the sizes come to rest where
+// needs stay.
 TEST(KvSharesTest, RandomModelsStayWithinTheirBoundsAndComeToRest) {
   for (int seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);

@@ -88,7 +88,7 @@ TEST(OnlyCopyTest, TheOnlyCopyIsNoBackupThatGivesWay) {
             Only(Action::kSleepIfIdle, Reason::kIdle, 0, 1, 1));
 }
 
-// Whoever waits for its memory for ever does not keep others from theirs.
+// A model that waits for its memory for ever does not keep other models from theirs.
 TEST(OnlyCopyTest, WhoeverWaitsForItBlocksNobody) {
   ResidencyOptions options = HostBudget(kBackup - 1);
   options.device_memory_budget = 2 * kDevice;
@@ -110,7 +110,7 @@ TEST(OnlyCopyTest, TwoDoNotTakeTheSameHostMemory) {
   EXPECT_LE(decisions.size(), 1u);
 }
 
-// What is mapped of a model that sleeps in part, or whose weights are stale.
+// The mapped memory of a model that sleeps in part, or whose weights are stale.
 ModelView HalfAwake(int64_t bytes) {
   ModelView model = Waits(0);
   model.open_requests = 0;

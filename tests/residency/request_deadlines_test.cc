@@ -23,7 +23,7 @@ class RequestDeadlinesTest : public ::testing::Test {
   void Target(absl::Duration ttft, absl::Duration tpot) {
     deadlines_ = std::make_unique<RequestDeadlines>(TokenTargets{ttft, tpot}, [this] { return now_; });
   }
-  // What the engine gets.
+  // The deadlines that the engine gets.
   EngineRequest Arrive() {
     std::vector<EngineRequest> requests(1);
     requests[0].sink = sink_;

@@ -19,7 +19,7 @@ ModelView Awake(int64_t bytes, int open_requests, absl::Duration unused_for) {
   return model;
 }
 
-// It has an open request where `waits` is finite.
+// The model has an open request where `waits` is finite.
 ModelView Asleep(int64_t bytes, absl::Duration waits = -absl::InfiniteDuration()) {
   ModelView model{.state = ModelState::kAsleep, .level = 1, .device_bytes = bytes};
   if (waits < absl::ZeroDuration()) return model;
@@ -312,7 +312,7 @@ TEST(ResidencyPolicyTest, HostMemoryIsNotPromisedTwice) {
   ResidencyOptions options = Budget(5, ResidencyPolicy::kSlo);
   options.host_memory_budget = 12;
   std::vector<ModelView> models = TurnIsOver();
-  // One that falls asleep takes 4 for its weights, and 2 for blocks as was decided.
+  // A model that falls asleep takes 4 for its weights, and 2 for blocks as was decided.
   models.push_back(Awake(5, 1, {}));
   models[2].state = ModelState::kFallingAsleep;
   models[2].level = 1;
@@ -322,7 +322,7 @@ TEST(ResidencyPolicyTest, HostMemoryIsNotPromisedTwice) {
   models[1].device_bytes = 10;
   models[1].resident_bytes = 0;
   EXPECT_EQ(Decisions(options, models)[0].max_kept_bytes, 12 - 6 - 4);
-  // What is retained of an earlier sleep is its own.
+  // A model's retained bytes of an earlier sleep count for that model.
   models[0].held_bytes = 5;
   models[0].held_kv_bytes = 1;
   EXPECT_EQ(Decisions(options, models)[0].max_kept_bytes, 2);

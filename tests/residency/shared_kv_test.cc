@@ -121,7 +121,7 @@ class SharedKvTest : public ::testing::Test {
 
 TEST_F(SharedKvTest, TheBusyCacheGrowsAndTheOtherOneShrinks) {
   Start(2 * kOther + 250 * kBlock);
-  // It wakes beside the other one, which has the whole of its cache.
+  // The model wakes beside the other model, which has the whole of its cache.
   ExpectExact(Submit(0, 1));
   EXPECT_EQ(models_[1].engine->state(), EngineState::kAwake);
   for (int round = 0; round < 4; ++round) {
@@ -165,7 +165,7 @@ TEST_F(SharedKvTest, WhereNotEvenTheSmallestCachesFitModelsTakeTurns) {
   EXPECT_GE(num_sleeps(), 5);
 }
 
-// What a block takes cannot be told from such caches.
+// Such caches do not tell the bytes of a block.
 TEST_F(SharedKvTest, CachesThatWereAdoptedWhileTheyWereSmallGrowAgain) {
   adopted_blocks_ = 30;
   Start(2 * kOther + 250 * kBlock);

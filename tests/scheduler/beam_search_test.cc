@@ -125,7 +125,7 @@ TEST(BeamSearchTest, SameAsTheRules) {
   EXPECT_GT(num_shorter, 10) << "answers were never certain before the last step";
 }
 
-// It is moved between schedulers as a value.
+// The search is moved between schedulers as a value.
 TEST(BeamSearchTest, GoesOnWhereItWas) {
   BeamSearchParams params{.width = 3, .eos_token_ids = {1, 2, 3, 4}};
   const std::vector<int32_t> prompt = {5, 6};
@@ -165,7 +165,7 @@ TEST(BeamSearchTest, LogprobsAreThoseThatWereAskedFor) {
   }
 }
 
-// One token of two is EOS, so that answers come soon.
+// Every second token is EOS, so that answers come soon.
 BeamSearchParams ManyAnswers(EarlyStopping early_stopping) {
   BeamSearchParams params{.width = 2, .early_stopping = early_stopping};
   for (int32_t token = 0; token < kVocab; token += 2) params.eos_token_ids.push_back(token);

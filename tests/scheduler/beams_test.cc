@@ -164,7 +164,7 @@ TEST(BeamsTest, AGroupIsSwappedWhole) {
   }
 }
 
-// It needs slots for all its beams, and nobody overtakes it.
+// The group needs slots for all its beams, and nobody overtakes the group.
 TEST(BeamsTest, AGroupWaitsForAllItsSlots) {
   SchedulerOptions options = SmallOptions(200);
   options.max_num_seqs = 4;

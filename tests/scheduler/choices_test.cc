@@ -61,7 +61,7 @@ TEST_P(ChoicesTest, AllGoAndAllComeBack) {
   while (harness.scheduler.has_sequences()) {
     ASSERT_TRUE(harness.Step());
     running.insert(harness.scheduler.num_running());
-    // Those that are computed again come back one after the other, as the budget of steps allows.
+    // Choices that are computed again come back one after the other, as the budget of steps allows.
     const int32_t now = harness.scheduler.num_preempted();
     if (now > before || mode() == PreemptionMode::kSwap) {
       EXPECT_TRUE(now == 0 || now == 3) << now;

@@ -1,6 +1,6 @@
 // All at once: requests of every kind arrive in one load and are disturbed in every way that there is. The
-// answers are exact at the end, and after every step all books add up (Harness::Check). What belongs to one
-// feature alone has random tests of its own beside its other tests.
+// answers are exact at the end, and after every step all books add up (Harness::Check). Each feature has
+// random tests of its own beside its other tests.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace somnus {
 namespace {
 
-// What has happened over all loads, so that none of it stays away unnoticed.
+// The events of all loads, so that no kind of event stays away unnoticed.
 struct Totals {
   int64_t steps = 0, given_back = 0, preemptions = 0, swapped_in = 0, host_hits = 0, forks = 0, branches = 0,
           accepted = 0, wrong = 0, salted_hits = 0, pinned = 0, pin_releases = 0, aborts = 0, losses = 0,

@@ -71,7 +71,7 @@ TEST_P(ExpiryTest, ATimeForTheFirstTokenIsKeptBySchedulingInTime) {
   EXPECT_EQ(harness.answers["runs"].tokens, Reference(runs));
 }
 
-// Of three choices, and of the beams of a search, none ends while its prompt is being computed.
+// No choice of three, and no beam of a search, ends while its prompt is being computed.
 TEST_P(ExpiryTest, ChoicesExpireTogetherOrNotAtAll) {
   for (const bool begins : {false, true}) {
     Harness harness(SmallOptions(), GetParam());

@@ -83,7 +83,7 @@ TEST_P(FairSharingTest, UsersTakeTurnsByTheTokensThatTheyHaveHad) {
   for (size_t i = 0; i < order.size(); ++i) EXPECT_EQ(prompts[i], requests[order[i]].prompt) << i;
 }
 
-// One prompt of 48 tokens is worth three of 16.
+// A prompt of 48 tokens is worth three prompts of 16.
 TEST_P(FairSharingTest, LongPromptsCostMore) {
   SchedulerOptions options = FairOptions();
   options.max_num_seqs = 1;
@@ -204,7 +204,7 @@ TEST_P(FairSharingTest, WhatIsComputedAgainIsNotChargedAgain) {
   EXPECT_EQ(account->service(), 16 + 2 * 10);
 }
 
-// Whoever has 1,000 requests waiting costs a step as much as whoever has ten: they do not even move.
+// A user with 1,000 waiting requests costs a step as much as a user with ten: the requests do not even move.
 TEST_P(FairSharingTest, WhatWaitsIsNotTouched) {
   SchedulerOptions options = FairOptions();
   options.max_num_seqs = 1;

@@ -94,8 +94,8 @@ TEST_P(FairnessTest, AShorterOneOfTwoLongPromptsOvertakes) {
   }
 }
 
-// A prompt that is long, but the shorter, comes in every step, which has not room for all of it. One that is
-// much longer is overtaken by those that come soon after it, and by no others.
+// A long prompt that is the shorter comes in every step, which has not room for the whole prompt. A much
+// longer prompt is overtaken by prompts that come soon after it, and by no other prompts.
 TEST_P(FairnessTest, AStreamOfShorterLongPromptsStarvesNoLongOne) {
   Harness harness(Options(), depth());
   const EngineRequest first = MakeRequest("first", 160, 1), second = MakeRequest("second", 160, 1, 200);
@@ -140,7 +140,8 @@ TEST_P(FairnessTest, AShorterPromptDoesNotOvertakeAMoreUrgentOne) {
   EXPECT_GE(harness.answers["shorter"].first_token_step, harness.answers["next"].first_token_step);
 }
 
-// What it had computed is in the prefix cache still, but for what others took.
+// The blocks that the sequence had computed are in the prefix cache still, but for the blocks that other
+// sequences took.
 TEST_P(FairnessTest, WhoWasPreemptedFindsItsBlocksAgain) {
   SchedulerOptions options = Options();
   options.policy = SchedulingPolicy::kPriority;

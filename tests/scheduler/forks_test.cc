@@ -169,7 +169,7 @@ TEST(ForksTest, ARequestThatOnlyNamesAnotherPromptIsNotForked) {
   EXPECT_EQ(harness.scheduler.stats().num_forks, 0);
 }
 
-// What the source's last block holds is not with the forks yet when the engine goes to sleep.
+// The contents of the source's last block are not with the forks yet when the engine goes to sleep.
 TEST(ForksTest, AForkOutlivesASleepThatKeepsItsBlocks) {
   SchedulerOptions options = SmallOptions();
   options.blocks.num_host_blocks = 40;

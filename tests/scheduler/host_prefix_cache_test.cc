@@ -14,7 +14,7 @@ SchedulerOptions Options(int32_t num_blocks = 1 + 16) {
   return options;
 }
 
-// What a conversation and others that come between its turns compute.
+// The tokens that a conversation, and other conversations between its turns, compute.
 void Complete(Harness* harness, const EngineRequest& request) {
   harness->Run(request);
   EXPECT_EQ(harness->answers.at(request.id).tokens, Reference(request)) << request.id;

@@ -70,7 +70,8 @@ TEST_F(NewPrefixTest, AnyWholeBlockIsWaitedFor) {
   EXPECT_EQ(FirstToken("b"), 1);
 }
 
-// It waits for a block of "a", adopts that, and then waits for the second block, which "c" is computing.
+// The sequence waits for a block of "a", adopts that block, and then waits for the second block, which "c" is
+// computing.
 TEST_F(NewPrefixTest, EachWaitEndsWithMoreThanWasCached) {
   options_.max_num_batched_tokens = 8;
   harness_ = std::make_unique<Harness>(options_);

@@ -67,8 +67,8 @@ int32_t LongestOccurrence(const Tokens& tokens, int32_t min, int32_t max) {
   return longest >= min ? longest : 0;
 }
 
-// It is asked after any number of new tokens, and finds what one that sees all of them for the first time
-// finds.
+// The lookup is asked after any number of new tokens, and finds the same as a lookup that sees all tokens for
+// the first time.
 TEST(NgramLookupTest, GrowsWithTheSequence) {
   int found = 0;
   for (uint32_t seed = 1; seed <= 200; ++seed) {

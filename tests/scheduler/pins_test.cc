@@ -96,7 +96,7 @@ TEST_P(PinsTest, BeamsThatNeedTheWholeCacheGetIt) {
   harness.scheduler.Pin(MakePin("a", 32));
   harness.Run(MakeRequest("a", 33, 1));
   ASSERT_EQ(NumHeld(harness), 8);
-  // It begins with two of the pinned blocks, and one beam alone takes seven in the end.
+  // The search begins with two of the pinned blocks, and a single beam takes seven in the end.
   EngineRequest beams = BeamRequest("beams", 2, 8, 20);
   ParamsOf(&beams)->ignore_eos = true;
   ASSERT_TRUE(Scheduler::Check(SmallOptions(13), beams).ok());

@@ -65,7 +65,7 @@ TEST(PoolingTest, OnlyTheLastTokensVectorTakesACachedPrefix) {
     harness.Run(request);
     ExpectPooled(harness, request);
     EXPECT_EQ(harness.answers["pool"].num_cached, pooling == Pooling::kLast ? 28 : 0);
-    // What it has computed is cached for others in either case.
+    // The computed blocks are cached for other sequences in either case.
     harness.Run(MakeRequest("again", 32, 1));
     EXPECT_EQ(harness.answers["again"].num_cached, 28);
   }

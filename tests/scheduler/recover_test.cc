@@ -64,7 +64,7 @@ TEST(SchedulerRecover, ReturnsTheLiveSequencesInFlightOnce) {
   EXPECT_TRUE(scheduler.CheckIntegrity().ok());
 }
 
-// What was computed before is gone, and what is computed afterwards is adopted again.
+// Blocks that were computed before are gone, and blocks that are computed afterwards are adopted again.
 TEST_P(RecoverTest, NothingIsAdoptedThatWasComputedBefore) {
   Harness harness(SmallOptions(), depth());
   const EngineRequest first = MakeRequest("first", 12, 4);

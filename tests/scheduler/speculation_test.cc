@@ -59,7 +59,7 @@ TEST(SpeculationTest, OffByDefault) {
   }
 }
 
-// Whatever part of drafts is right, tokens are exact, and blocks behind the right part go back.
+// However many tokens of drafts are right, tokens are exact, and blocks behind the right part go back.
 TEST(SpeculationTest, WrongDraftsChangeNothing) {
   for (size_t depth : {0u, 1u}) {
     for (int64_t period : {5, 6, 7, 11}) {
@@ -73,7 +73,7 @@ TEST(SpeculationTest, WrongDraftsChangeNothing) {
       }
       while (harness.Step()) {
         if (harness.in_flight() > 0) continue;
-        // What runs holds the blocks of its known tokens, and no others.
+        // A running sequence holds the blocks of its known tokens, and no other blocks.
         int32_t most = 0;
         for (const EngineRequest& request : requests) {
           const Answer& answer = harness.answers[request.id];

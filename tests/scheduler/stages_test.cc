@@ -19,7 +19,7 @@ SchedulerOptions Staged(int32_t num_stages, int32_t num_blocks = 64) {
   return options;
 }
 
-// What a first stage knows: the tokens that messages have named.
+// The knowledge of a first stage: the tokens that messages have named.
 class FirstStage {
  public:
   void Follow(const v1::StepRequest& step) {

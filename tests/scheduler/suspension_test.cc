@@ -179,7 +179,8 @@ TEST_P(SuspensionTest, AnotherSchedulerCanGoOnWithASuspendedSequence) {
   EXPECT_EQ(tokens, Reference(a));
 }
 
-// One that waited before a sequence with blocks, and is more urgent, must not wait for them for ever.
+// A sequence that waited before a sequence with blocks, and is more urgent, must not wait for these blocks
+// for ever.
 TEST_P(SuspensionTest, OneAheadTakesTheBlocksOfThoseBehind) {
   SchedulerOptions options = KeepingOptions(/*num_blocks=*/9);  // 8 blocks of 4 tokens
   options.policy = SchedulingPolicy::kPriority;

@@ -83,7 +83,7 @@ void RunRefused(Harness* harness, absl::StatusCode code) {
   harness->worker.RefuseSwaps(false);
 }
 
-// Of two more such sequences one is swapped out and in.
+// One of two more such sequences is swapped out and in.
 void RunSwapped(Harness* harness) {
   const EngineRequest d = MakeRequest("d", 15, 30, 100);
   harness->Run(MakeRequest("c", 15, 30), d);

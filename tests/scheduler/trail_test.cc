@@ -1,4 +1,4 @@
-// What a request's trail tells of the way through the scheduler.
+// The events of a request's trail on the way through the scheduler.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_join.h"

@@ -143,7 +143,7 @@ TEST(WorkerDraftsTest, ARightDraftMakesAllAskAgain) {
   for (int i = 0; i < 6; ++i) EXPECT_GT(NumAsked(&harness, MakeRequest(std::to_string(i), 9, 60, 10 * i)), 0);
 }
 
-// One that was left out asks when its answer has become long.
+// A sequence that was left out asks when its answer has become long.
 TEST(WorkerDraftsTest, ALongAnswerAsksInAnyCase) {
   SchedulerOptions options = WithDraftModel(4, /*num_blocks=*/512);
   options.max_model_len = 400;
@@ -193,7 +193,7 @@ TEST(WorkerDraftsTest, AStopTokenEndsADraft) {
   }
 }
 
-// What was proposed belongs to what the workers have computed.
+// Proposals belong to the tokens that the workers have computed.
 TEST(WorkerDraftsTest, ProposalsAreDroppedWithWhatIsComputed) {
   Harness harness(WithDraftModel(8));
   const EngineRequest request = MakeRequest("a", 5, 80);

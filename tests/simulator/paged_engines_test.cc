@@ -172,7 +172,7 @@ TEST(PagedEngineTest, BeamsShareTheirPast) {
 
 TEST(PagedEngineTest, BeamsThatCanNeverFitAreRefused) {
   const auto engine = MakePagedEngine(ToSchedulerOptions(Options(64)), {.beams = 4});
-  // Of 16 blocks two are for the prompt, and every beam takes as many as its outputs fill.
+  // Two of the 16 blocks are for the prompt, and every beam takes as many blocks as its outputs fill.
   EXPECT_FALSE(engine->Add(Request(0, 8, 13)).ok());
   EXPECT_TRUE(engine->Add(Request(0, 8, 12)).ok());
 }

@@ -113,7 +113,7 @@ TEST(ServingSimulationTest, PoliciesRankAsInThePaper) {
   }
 }
 
-// What the paper has for 2 to 6 samples and beams, at rates where most requests run.
+// The paper's figures for 2 to 6 samples and beams, at rates where most requests run.
 TEST(ServingSimulationTest, SharingSavesMemoryAsInThePaper) {
   for (const int32_t count : {2, 4, 6}) {
     SimulationOptions options = Options(ServingPolicy::kSomnus);
@@ -208,7 +208,8 @@ TEST(HeadOfLineTest, WhoWaitsDependsOnTheRule) {
   EXPECT_LE(shortest.last_long_s, 1.1 * fcfs.last_long_s);
 }
 
-// Its first token comes soon, and the six long prompts end hardly later than where they were served first.
+// The short prompt's first token comes soon, and the six long prompts end hardly later than where they were
+// served first.
 TEST(HeadOfLineTest, TheServedSchedulerLetsAShortPromptPass) {
   EngineOptions options;
   options.kv_slots = 65536;
