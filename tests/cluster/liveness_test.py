@@ -17,10 +17,9 @@ MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 PATIENCE_S = 120
 LIMIT_S = 4
-# The limit is at least twice the time after which a worker has hung.
-FLAGS = ("--dtype=float32", f"--liveness-timeout={LIMIT_S}s", f"--hang-timeout={LIMIT_S / 2}s")
+SHORT_LIMIT_S = 2  # of a server that computes nothing meanwhile
 # A step of this model takes milliseconds, and nothing but the test waits for a busy machine.
-WORKER_FLAGS = ("--liveness-timeout=4s", "--step-timeout=1m")
+WORKER_FLAGS = ("--liveness-timeout=3s", "--step-timeout=1m")
 # A step that takes longer than this is late; the coordinator stands still for longer.
 HANG_TIMEOUT_S, STANDSTILL_S, NUM_TOKENS = 3, 5, 450
 WATCHDOG_S = 0.3
@@ -32,6 +31,13 @@ SERVICES = (b"", b"\x0a\x17somnus.v1.WorkerService")
 PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
 WALL = 0x40000000  # waitpid for a thread that is no child
 
+
+def flags(limit_s):
+    """The limit is at least twice the time after which a worker has hung."""
+    return "--dtype=float32", f"--liveness-timeout={limit_s}s", f"--hang-timeout={limit_s / 2}s"
+
+
+FLAGS = flags(LIMIT_S)
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.ptrace.restype = ctypes.c_long
 LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
@@ -106,41 +112,48 @@ def assert_silent_watchdog(test, manager):
 
 @unittest.skipUnless(can_stop(), "this machine does not let a process trace another one")
 class Liveness(unittest.TestCase):
-    def await_hang(self, cluster, loop):
+    def await_hang(self, cluster, loop, limit_s=LIMIT_S):
         """Waits until /livez fails, and checks the message."""
         wait_until(lambda: cluster.request("GET", "/livez").status == 503, PATIENCE_S, f"/livez 503 for {loop}")
         said = {message(cluster.request("GET", path, port=port)) for path in ("/livez", "/readyz") for port in (
             cluster.port, cluster.admin_port)}
         for line in said:
             self.assertRegex(line, rf"^{re.escape(loop)}: no sign of life since \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ, for \d+s \(the limit is "
-                                   rf"{LIMIT_S}s\); if that lasts, only a restart of the process ends it$")
-        self.assertGreater(cluster.metric("somnus:longest_loop_silence_seconds"), LIMIT_S)
+                                   rf"{limit_s}s\); if that lasts, only a restart of the process ends it$")
+        self.assertGreater(cluster.metric("somnus:longest_loop_silence_seconds"), limit_s)
 
     def await_life(self, cluster):
         wait_until(lambda: cluster.request("GET", "/livez").status == 200, PATIENCE_S, "/livez 200")
         wait_until(lambda: cluster.health() == 200, PATIENCE_S, "/readyz 200")
 
     def test_an_engine_that_hangs_under_a_stream(self):
-        with Cluster(tiny(MODEL), *FLAGS, workers=2) as cluster:
-            alone = text_of(cluster.open_stream(CASE["prompt"], max_tokens=450).events())
-            events = cluster.open_stream(CASE["prompt"], max_tokens=450).events()
-            first = next(events)
-            with StoppedThread(cluster.process.pid, "engine loop"):
-                self.await_hang(cluster, "engine loop")
-                wait_until(lambda: "E [coordinator] engine loop: no sign of life since " in cluster.log(), PATIENCE_S, "a line of the log")
-            self.await_life(cluster)
-            self.assertEqual(text_of([first, *events]), alone)
-            wait_until(lambda: "all threads that serve give signs of life again" in cluster.log(), PATIENCE_S, "a line of the log")
-            # The step's deadline may have passed meanwhile: then the group is recovered, and the stream goes on all the same.
-            self.assertLessEqual(cluster.metric("somnus:recoveries_total"), 1, cluster.log())
+        """The service manager hears nothing meanwhile."""
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(os.path.join(folder, "notify"))
+            environment = {"NOTIFY_SOCKET": os.path.join(folder, "notify"), "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6))}
+            with Cluster(tiny(MODEL), *FLAGS, workers=2, env=environment) as cluster:
+                alone = text_of(cluster.open_stream(CASE["prompt"], max_tokens=450).events())
+                events = cluster.open_stream(CASE["prompt"], max_tokens=450).events()
+                first = next(events)
+                with StoppedThread(cluster.process.pid, "engine loop"):
+                    self.await_hang(cluster, "engine loop")
+                    wait_until(lambda: "E [coordinator] engine loop: no sign of life since " in cluster.log(), PATIENCE_S, "a line of the log")
+                    assert_silent_watchdog(self, manager)
+                self.await_life(cluster)
+                manager.settimeout(PATIENCE_S)
+                self.assertEqual(manager.recv(1024), b"WATCHDOG=1\n")
+                self.assertEqual(text_of([first, *events]), alone)
+                wait_until(lambda: "all threads that serve give signs of life again" in cluster.log(), PATIENCE_S, "a line of the log")
+                # The step's deadline may have passed meanwhile: then the group is recovered, and the stream goes on all the same.
+                self.assertLessEqual(cluster.metric("somnus:recoveries_total"), 1, cluster.log())
 
     def test_every_loop_is_asked_also_when_it_waits(self):
-        with Cluster(tiny(MODEL), *FLAGS, "--idle-sleep=24h", workers=1) as cluster:
+        with Cluster(tiny(MODEL), *flags(SHORT_LIMIT_S), "--idle-sleep=24h", workers=1) as cluster:
             # A thread names itself, which may come after the first request is served.
             wait_until(lambda: set(LOOPS) <= set(threads(cluster.process.pid)), PATIENCE_S, "all loops by name")
             for thread, loop in LOOPS.items():
                 with self.subTest(loop), StoppedThread(cluster.process.pid, thread):
-                    self.await_hang(cluster, loop)
+                    self.await_hang(cluster, loop, SHORT_LIMIT_S)
                 self.await_life(cluster)
             self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
 
@@ -169,18 +182,6 @@ class Liveness(unittest.TestCase):
             wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_RECOVERING", PATIENCE_S, "recovering")
             with StoppedThread(cluster.process.pid, "recovery of the"):
                 self.await_hang(cluster, "recovery of the workers")
-
-    def test_the_service_manager_hears_nothing_meanwhile(self):
-        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-            manager.bind(os.path.join(folder, "notify"))
-            environment = {"NOTIFY_SOCKET": os.path.join(folder, "notify"), "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6))}
-            with Cluster(tiny(MODEL), *FLAGS, workers=1, env=environment) as cluster:
-                with StoppedThread(cluster.process.pid, "engine loop"):
-                    self.await_hang(cluster, "engine loop")
-                    assert_silent_watchdog(self, manager)
-                self.await_life(cluster)
-                manager.settimeout(PATIENCE_S)
-                self.assertEqual(manager.recv(1024), b"WATCHDOG=1\n")
 
     def test_a_process_that_was_stopped_has_not_hung(self):
         with Cluster(tiny(MODEL), *FLAGS, workers=1) as cluster:
