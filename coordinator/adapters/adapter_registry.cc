@@ -17,8 +17,6 @@ namespace {
 
 // A call that waits for the place of one adapter looks this often for another place.
 constexpr absl::Duration kLook = absl::Milliseconds(20);
-// For how long an adapter is asked for again while its workers are lost and recovered.
-constexpr absl::Duration kPatience = absl::Minutes(1);
 constexpr absl::Duration kRetryPause = absl::Milliseconds(200);
 
 absl::Status CheckText(const char* field, const std::string& text, size_t most) {
@@ -74,7 +72,6 @@ absl::Status AdapterRegistry::Load(const std::string& name, const std::string& p
         RETURN_IF_ERROR(Read(name, slot, &known));
         absl::MutexLock names(&mu_);
         known.last_use = ++num_uses_;
-        known.num_waiting = known_[name].num_waiting;
         std::swap(known_[name], known);
         // `known`, the adapter of before, ends behind the lock.
         return absl::OkStatus();
@@ -210,7 +207,7 @@ bool AdapterRegistry::MayRetry(const std::string& name) {
   const auto found = known_.find(name);
   if (found == known_.end()) return false;
   const MonotonicTime now = MonotonicNow();
-  found->second.give_up = std::min(found->second.give_up, now + kPatience);
+  found->second.give_up = std::min(found->second.give_up, now + options_.patience);
   return now < found->second.give_up;
 }
 
@@ -239,10 +236,13 @@ absl::Status AdapterRegistry::NoteFailure(const std::string& name, const absl::S
 
 void AdapterRegistry::NoteWaiting(const std::string& name, int32_t count) {
   absl::MutexLock lock(&mu_);
-  if (const auto found = known_.find(name); found != known_.end()) {
-    int32_t& waiting = found->second.num_waiting;
-    waiting = std::max(0, waiting + count);  // a name that was loaded again counts only new requests
-  }
+  int32_t& waiting = waiting_[name];
+  waiting += count;
+  if (waiting > 0) return;
+  waiting_.erase(name);
+  // A later request has the whole patience.
+  if (const auto found = known_.find(name); found != known_.end())
+    found->second.give_up = absl::InfiniteDuration();
 }
 
 bool AdapterRegistry::Knows(const std::string& name) const {
@@ -261,7 +261,8 @@ std::vector<AdapterCard> AdapterRegistry::List() const {
   for (const auto& [name, known] : known_) {
     AdapterCard card{
         .name = name, .path = known.path, .held = known.adapter != nullptr && !known.is_dropped()};
-    card.num_waiting = known.num_waiting;
+    if (const auto waiting = waiting_.find(name); waiting != waiting_.end())
+      card.num_waiting = waiting->second;
     if (known.adapter != nullptr) {
       card.num_running = known.adapter->num_running;
       card.num_waiting += known.adapter->num_waiting;
@@ -357,8 +358,9 @@ bool AdapterRegistry::Restore(const std::string& name, Known* known) {
   if (num_loads_ > 0) return false;
   {
     absl::MutexLock lock(&mu_);
-    for (const auto& [other, waits] : known_) {
-      if (other != name && waits.adapter == nullptr && waits.num_waiting > 0) return false;
+    for (const auto& [other, count] : waiting_) {
+      const auto found = known_.find(other);
+      if (other != name && found != known_.end() && found->second.adapter == nullptr) return false;
     }
   }
   for (const Held& held : held_) {

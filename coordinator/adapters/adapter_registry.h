@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -37,6 +38,7 @@ struct AdapterRegistryOptions {
   int32_t max_loras = 1;                             // in one step; for metrics
   absl::Duration unload_timeout = absl::Minutes(1);  // for open requests of an adapter that goes
   absl::Duration failed_for = absl::Seconds(1);      // after a failed read no other read is tried
+  absl::Duration patience = absl::Minutes(1);        // of requests with workers that are not ready
 };
 
 // A snapshot of one adapter.
@@ -77,7 +79,7 @@ class AdapterRegistry {
   // DataLoss: the files have changed, have gone or cannot be read; Unavailable: the workers were not ready
   // for too long. Errors are for clients, and the log has the cause.
   absl::StatusOr<Adapter> Bring(const std::string& name, const std::function<bool()>& wanted);
-  // `count` more, or fewer, requests wait for Bring.
+  // `count` more, or fewer, requests wait for Bring. Counts belong to names: an unload does not change them.
   void NoteWaiting(const std::string& name, int32_t count);
 
   bool Knows(const std::string& name) const;
@@ -94,9 +96,9 @@ class AdapterRegistry {
     Adapter adapter;                                   // null: the adapter is forgotten
     std::shared_ptr<const std::atomic<bool>> dropped;  // HeldAdapter::dropped of `adapter`
     int64_t last_use = 0;                              // larger: later
-    int32_t num_waiting = 0;
-    MonotonicTime give_up = absl::InfiniteDuration();  // set while the workers are not ready
-    absl::Status error;                                // of the last Bring, until retry_at
+    MonotonicTime give_up =
+        absl::InfiniteDuration();  // set while requests wait, and the workers are not ready
+    absl::Status error;            // of the last Bring, until retry_at
     MonotonicTime retry_at;
 
     bool is_dropped() const { return adapter != nullptr && dropped->load(); }
@@ -144,6 +146,7 @@ class AdapterRegistry {
   std::vector<Held> held_ ABSL_GUARDED_BY(call_mu_);  // by the workers
   mutable absl::Mutex mu_ ABSL_ACQUIRED_AFTER(call_mu_);
   std::map<std::string, Known> known_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, int32_t> waiting_ ABSL_GUARDED_BY(mu_);  // requests by name; none is 0
   int64_t num_uses_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_reads_again_ ABSL_GUARDED_BY(mu_) = 0;
 };

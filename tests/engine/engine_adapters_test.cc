@@ -342,6 +342,32 @@ TEST_F(EngineAdaptersTest, AnAdapterThatWorkersAreNotReadyForHoldsUpNoOther) {
               testing::ElementsAre("adapters 1=poet", "adapters 1=lawyer", "adapters 1=poet"));
 }
 
+TEST_F(EngineAdaptersTest, EachRequestThatWaitsAloneHasTheWholePatience) {
+  const auto impatient = std::make_shared<AdapterRegistry>(
+      loop_, AdapterRegistryOptions{.max_adapters = 1, .patience = absl::Milliseconds(1)});
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(impatient->Load(name, "/x", false), absl::OkStatus());
+  for (int request = 0; request < 2; ++request) {
+    impatient->NoteWaiting("poet", 1);
+    executor_.FailNextLifecycleCall(absl::DeadlineExceededError("rank 0: not yet"));
+    const auto brought = impatient->Bring("poet", [] { return true; });
+    ASSERT_TRUE(brought.ok()) << brought.status();
+    EXPECT_EQ(*brought, nullptr) << "to be asked again";
+    impatient->NoteWaiting("poet", -1);
+  }
+}
+
+TEST_F(EngineAdaptersTest, WaitingRequestsCountWhateverBecomesOfTheirAdapter) {
+  Begin(1);
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  registry_->NoteWaiting("poet", 1);
+  ASSERT_EQ(registry_->Unload("poet"), absl::OkStatus());
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  registry_->NoteWaiting("poet", 1);
+  EXPECT_EQ(registry_->List().front().num_waiting, 2);
+  registry_->NoteWaiting("poet", -1);
+  EXPECT_EQ(registry_->List().front().num_waiting, 1);
+}
+
 TEST_F(EngineAdaptersTest, TwoAdaptersWhoseFilesHaveChangedCostNoRecovery) {
   Begin(1);
   for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
