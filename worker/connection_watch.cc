@@ -54,7 +54,8 @@ class ConnectionWatchImpl : public ConnectionWatch {
   void WaitForLoss(absl::Duration time) override {
     if (stop_.stopped()) return;
     if (!watching_) {
-      // It was lost before anybody watched; but one that is lost again and again is not asked at once.
+      // The connection was lost before anybody watched; but a connection that is lost again and again is not
+      // asked for at once.
       if (channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
         stop_.WaitFor(std::min(time, kLostPause));
         return;

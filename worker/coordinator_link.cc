@@ -24,7 +24,8 @@ namespace {
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
 constexpr absl::Duration kLastRetry = absl::Seconds(1);
 constexpr absl::Duration kRegisterCallTimeout = absl::Seconds(5);
-// A heartbeat that gets lost holds up the next ones for this time, far less than a coordinator waits for one.
+// A heartbeat that gets lost holds up the next heartbeats for this time, far less than a coordinator waits
+// for a heartbeat.
 constexpr absl::Duration kHeartbeatCallTimeout = absl::Seconds(1);
 
 // A worker that waits for the next coordinator of its host looks so often, since every moment of it is one in
@@ -149,8 +150,8 @@ class CoordinatorLinkImpl : public CoordinatorLink {
   }
 
   // Until the next heartbeat is due. `waits`: for a coordinator that does not reply, or its successor;
-  // `listened`: the one that somebody listens for has not replied either. Returns whether somebody listens
-  // now.
+  // `listened`: somebody listened at the address before, and has not replied either. Returns whether somebody
+  // listens now.
   bool Pause(bool waits, bool listened) {
     const Heartbeat::Wait wait(2 * interval_);
     if (!waits) {

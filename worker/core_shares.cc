@@ -13,12 +13,12 @@ namespace {
 
 constexpr double kLeastGain = 0.25;
 
-// Cores of one speed.
+// Cores of the same speed.
 struct Kind {
   double speed;
   std::vector<int> cores;
   int per_rank = 0;  // that compute
-  double gain = 0;   // what they add, as a part of what the faster ones do; 0: nothing faster computes
+  double gain = 0;   // the share that these cores add to the faster cores; 0: nothing faster computes
   bool adds_little = false;
 };
 

@@ -22,7 +22,7 @@ namespace {
 // up to 64 stages, and the masks of the oldest step may follow all of these steps: a reader that stopped
 // before would never bring the masks, for which the last stage waits.
 constexpr int kMaxQueuedSteps = 64;
-// One is in use; the others are those of lost coordinators and older epochs, which are ending.
+// One stream is in use; the other streams belong to lost coordinators and older epochs, and are ending.
 constexpr size_t kMaxStepStreams = 8;
 constexpr absl::Duration kCancelInterval = absl::Milliseconds(20);
 

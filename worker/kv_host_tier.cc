@@ -246,7 +246,7 @@ KvHostTier::Needs KvHostTier::NeedsOf(absl::Span<const BlockSwap> swaps, bool wh
 }
 
 absl::Status KvHostTier::TakeMemory(const Needs& needs) {
-  // Nothing is held, and swapped blocks are in whole pieces, so smaller ones of the sleep before can go.
+  // Nothing is held, and swapped blocks are in whole pieces, so smaller pieces of the sleep before can go.
   for (const auto& [number, num_blocks] : needs) {
     const auto kept = pieces_.find(number);
     if (kept == pieces_.end() || kept->second.num_blocks >= num_blocks) continue;

@@ -5,7 +5,7 @@
 // account while it is made resident, or on a CPU memory of the driver, like the cache itself. A sleep takes
 // memory for its blocks and no more.
 //
-// Steps swap blocks out and in, in the order of steps, and the host waits for nothing. They take whole
+// Steps swap blocks out and in, in the order of steps, and the host waits for nothing. Swaps take whole
 // pieces, which stay for the next swaps until a sleep or a wake-up of the cache, or a new epoch, finds
 // nothing there that is still wanted. On a GPU the pieces come from a reserve (host_piece_reserve.h) that is
 // filled beside the steps, from the first step after a load or a wake-up until the cache sleeps: a step calls
@@ -62,17 +62,17 @@ class KvHostTier {
   // How many bytes the transition copies.
   int64_t CopyBytes(const v1::Transition& transition) const;
   // Copies the transition's kept blocks: to the host for a sleep, of which the cache must still be there, and
-  // back for a wake-up, of which it must be mapped. No step may be under way. After an error what is held has
-  // not changed. ResourceExhausted: the tier has fewer blocks, or the host lacks memory; FailedPrecondition:
-  // these are not the blocks that are held.
+  // back for a wake-up, of which it must be mapped. No step may be under way. After an error the held blocks
+  // have not changed. ResourceExhausted: the tier has fewer blocks, or the host lacks memory;
+  // FailedPrecondition: the transition names other blocks than the held blocks.
   absl::Status Prepare(const v1::Transition& transition);
   // The prepared transition has happened. `with_cache`: the cache was among its tags.
   void Commit(int sleep_level, bool with_cache);
-  // It has not happened. Without one it does nothing.
+  // The prepared transition has not happened. Without a prepared transition Abort does nothing.
   void Abort();
-  // Gives up what is held and what is prepared: nobody will ask for it.
+  // Gives up the held and the prepared blocks: nobody will ask for them.
   void Forget();
-  // And what steps have swapped out.
+  // As Forget, and gives up the blocks that steps have swapped out.
   void ForgetAll();
 
   // A step begins: the reserve is filled from now on, beside the steps.

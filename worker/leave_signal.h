@@ -14,7 +14,8 @@
 
 namespace somnus {
 
-// One per process, made before any other thread so that no thread takes its signals. Thread safe.
+// A process has one LeaveSignal, made before any other thread so that no thread takes the signals. Thread
+// safe.
 class LeaveSignal {
  public:
   // Blocks SIGTERM and SIGINT for this thread and all to come, ignores SIGPIPE. `parent`: leave when that

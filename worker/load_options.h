@@ -1,6 +1,6 @@
 #pragma once
 // How a worker runs a model: the options of the coordinator's LoadModelRequest, checked, and combined with
-// those that the worker was started with. Pure functions.
+// the options that the worker was started with. Pure functions.
 
 #include <algorithm>
 #include <optional>

@@ -6,11 +6,12 @@
 // (Slurm's --cpu-bind=cores, taskset), there is nothing to divide.
 //
 // A worker on a GPU belongs to the node of its GPU. Workers on CPUs divide the nodes of their host: where
-// there are as many workers as nodes, or more, each computes on one node and has its memory there; where
-// there are fewer, each computes on several, and its memory comes from these in turns, so that the bandwidth
-// of all is used. One CPU of each core computes (base/cpu_topology.h), and of cores of several speeds those
-// that core_shares.h says, unless more threads are asked for. Without pins it is one CPU of each core that
-// has at least half the speed of the fastest: threads whose cores change would have the wrong shares.
+// there are as many workers as nodes, or more, each worker computes on one node and has its memory there;
+// where there are fewer workers, each computes on several nodes, and its memory comes from these nodes in
+// turns, so that the bandwidth of all is used. One CPU of each core computes (base/cpu_topology.h), and where
+// cores have several speeds, core_shares.h says which cores compute, unless more threads are asked for.
+// Without pins one CPU computes of each core that has at least half the speed of the fastest core: threads
+// whose cores change would have the wrong shares.
 
 #include <map>
 #include <optional>
@@ -46,11 +47,11 @@ struct HostCpus {
 
 struct Placement {
   std::vector<int> memory_nodes;  // as PlacePages takes them; none: the kernel chooses
-  std::vector<int> cpus;          // to which the process is restricted, spare ones last; none: as it is
+  std::vector<int> cpus;          // to which the process is restricted, spare CPUs last; none: no restriction
   int num_threads = 1;
-  // That make pages and copy memory, on any of `cpus`: as many as compute for all ranks there, but no more
-  // than 16 where it has fewer of its own. Ranks have unequal amounts of memory, so the CPUs of one that is
-  // done help the others.
+  // Threads that make pages and copy memory, on any of `cpus`: as many as compute for all ranks there, but no
+  // more than 16 where the rank itself has fewer. Ranks have unequal amounts of memory, so the CPUs of a rank
+  // that is done help the other ranks.
   int memory_threads = 1;
   int first_cpu = -1;  // as in CpuDeviceOptions, among `cpus` where there are any
   bool spins = false;  // as in CpuDeviceOptions: each thread of the ranks there has a CPU of its own

@@ -21,7 +21,7 @@ class UpdatePort {
  public:
   // Cancels the streams that are open, and returns once they have ended.
   virtual ~UpdatePort() = default;
-  // Its address and certificate.
+  // The address and the certificate of the port.
   virtual const v1::UpdatePort& place() const = 0;
 };
 

@@ -15,7 +15,8 @@
 namespace somnus {
 namespace {
 
-// One is in use, or two of a direct update; the others are those of lost coordinators, which are ending.
+// One stream is in use, or two of a direct update; the other streams belong to lost coordinators, and are
+// ending.
 constexpr size_t kMaxUpdateStreams = 8;
 
 // The first message with a chunk makes it a stream of chunks, which ends any other one.

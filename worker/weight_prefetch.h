@@ -1,12 +1,12 @@
 #pragma once
 // Brings bytes of a checkpoint from the disk into the page cache, on a thread of its own, so that a later
-// wake-up reads them from memory. It takes no memory that anybody else would miss: the page cache is what the
-// kernel gives up first. The disk serves it when nobody else wants it. Of the processor it takes a bounded
-// share, and that also where others compute on every core: with a low priority it would get so little there
-// that the wake-up came before the weights.
+// wake-up reads them from memory. The prefetch takes no memory that anybody else would miss: the kernel gives
+// up the page cache first. The disk serves the prefetch when nobody else wants the disk. The prefetch takes a
+// bounded share of a processor, also where other threads compute on every core: with a low priority the
+// thread would get so little there that the wake-up came before the weights.
 //
-// Ownership: owns the checkpoint, and the thread, which the destructor ends: it waits for one read of at most
-// a megabyte. Thread safety: num_bytes and done are for any thread.
+// Ownership: owns the checkpoint, and the thread, which the destructor ends: the destructor waits for a read
+// of at most a megabyte. Thread safety: num_bytes and done are for any thread.
 
 #include <atomic>
 #include <cstdint>

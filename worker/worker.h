@@ -8,8 +8,9 @@
 //
 // Thread safety: all methods are thread safe and run one after another on that thread, in the order of the
 // calls; GetStatus, Snapshot, CheckEpoch, CheckShutdown, NewGroup, Abort and last_step_id return at once,
-// whatever runs, and Fence within its patience. Errors: FailedPrecondition names the epochs where the request
-// and the worker are of different epochs, or the state; a Failed worker returns its first error.
+// also while other calls run, and Fence within its patience. Errors: FailedPrecondition names the epochs
+// where the request and the worker are of different epochs, or the state; a Failed worker returns its first
+// error.
 
 #include <cstdint>
 #include <functional>

@@ -212,7 +212,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
           beat->set_group_epoch(worker.group_epoch());
         },
         TellWhatIsHeld(&worker),
-        // Not 0, so that whoever started this worker starts another one.
+        // Not 0, so that the program that started this worker starts another worker.
         [leave](const absl::Status& status) { leave->Leave(1, std::string(status.message())); });
   });
 

@@ -35,7 +35,7 @@ absl::StatusOr<WorkerWeights::Files> WorkerWeights::OpenForLoad() {
 
 absl::StatusOr<WorkerWeights::Files> WorkerWeights::OpenFiles(const std::string& path) const {
   Files files;
-  // The files are also the backup of a worker that was asleep from its load on, whatever the policy is.
+  // The files are also the backup of a worker that was asleep from its load on, under every policy.
   if (load_.options().checkpoint_is_backup || !load_.request().asleep_tags().empty()) {
     ASSIGN_OR_RETURN(files.source.stamp, parts_.stamp(path, load_format_));
   }
