@@ -259,7 +259,8 @@ void AutoSleepEngine::FallAsleep() {
   idle_since_ = options_.now();  // after an error it is tried again when that time has passed once more
   num_auto_sleeps_ += report.ok() ? 1 : 0;
   if (report.ok()) return;
-  // Not of one that was committed and then interrupted by losses of the group: requests have to end it.
+  // Not where the sleep was committed and then interrupted by losses of the group: requests have to end such
+  // a sleep.
   if (engine_->state() == EngineState::kAwake) slept_by_itself_ = false;
   // Not when a request has come meanwhile, or the engine is about to end.
   if (!absl::IsAborted(report.status()) && !IsDeclined(report.status()))
@@ -270,7 +271,7 @@ void AutoSleepEngine::Wake() {
   int64_t last_wanting;
   {
     absl::MutexLock lock(&mu_);
-    last_wanting = last_wanting_;  // one that comes from now on may come after the wake-up
+    last_wanting = last_wanting_;  // a request that comes from now on may come after the wake-up
   }
   const absl::StatusOr<TransitionReport> report = engine_->WakeForArrivals();
   absl::Status given_up;

@@ -1,16 +1,17 @@
 #pragma once
-// An Engine over another one that requests wake up, and that goes to sleep by itself when nobody needs it.
+// An Engine over another Engine. Requests wake the engine up, and the engine goes to sleep by itself when
+// nobody needs it.
 //
 // Arrivals. A request that comes while memory sleeps waits in the engine's queue, is refused, or waits and
 // has every tag woken, as options.arrivals says. From a sleep that the engine has begun by itself any request
-// wakes it, whatever options.arrivals says. No request ends a pause: one that waits for a wake-up gets it
-// when the engine is resumed.
+// wakes the engine, under every value of options.arrivals. No request ends a pause: a request that waits for
+// a wake-up gets the wake-up when the engine is resumed.
 //
 // Idle. An engine that is awake, and has had no open request for options.idle_sleep, goes to sleep. Its time
 // begins anew with every lifecycle call; status, health and metrics are no requests. Weights that came from
-// an update sleep at level 1, whatever options.idle_level says: level 2 would lose them.
+// an update sleep at level 1, under every value of options.idle_level: level 2 would lose such weights.
 //
-// No wake-up is lost. Requests are counted before they are given to the engine, so that one that comes
+// No wake-up is lost. Requests are counted before they are given to the engine, so that a request that comes
 // between the decision to sleep and the sleep is seen by either; a request that came while the engine fell
 // asleep is remembered until the engine is awake or the request has ended. A wake-up that fails is tried
 // again, later and later, and Health says so meanwhile; after a few failures requests get the error
@@ -96,7 +97,7 @@ class AutoSleepEngine : public Engine {
   mutable absl::Mutex mu_;
   int64_t num_open_ ABSL_GUARDED_BY(mu_) = 0;         // requests
   int64_t num_calls_ ABSL_GUARDED_BY(mu_) = 0;        // of operators, under way
-  int64_t num_sleep_calls_ ABSL_GUARDED_BY(mu_) = 0;  // those of them that are sleeps
+  int64_t num_sleep_calls_ ABSL_GUARDED_BY(mu_) = 0;  // the sleeps among these calls
   bool slept_by_itself_ ABSL_GUARDED_BY(mu_) = false;
   // Requests that need a wake-up, counted, and up to which of them none needs it any longer.
   int64_t last_wanting_ ABSL_GUARDED_BY(mu_) = 0;

@@ -53,7 +53,7 @@ class Engine {
   // reads state() itself and must not block. An empty one removes it: none runs afterwards.
   virtual void OnStateChange(std::function<void()> callback) = 0;
   virtual EngineStats Stats() const = 0;
-  // The last pictures of the loops, for people who watch, at once; asks the loops for newer ones
+  // The last pictures of the loops, for people who watch, at once; asks the loops for newer pictures
   // (view_board.h).
   virtual EngineViews View() = 0;
 
@@ -81,7 +81,7 @@ class Engine {
   // Of the same life as the engine. With replicas every one of them pins the same.
   virtual PinnedPrefixes& pinned_prefixes() = 0;
 
-  // Refuses new requests, finishes or (after `grace`) aborts the open ones, then stops the loop.
+  // Refuses new requests, finishes or (after `grace`) aborts open requests, then stops the loop.
   virtual void DrainAndStop(absl::Duration grace) = 0;
 
   virtual int32_t max_model_len() const = 0;

@@ -58,8 +58,8 @@ class EngineLoop : public Engine {
 
   // Whether `requests` can ever be served under `options`: InvalidArgument names the field.
   static absl::Status CheckRequests(const EngineOptions& options, const std::vector<EngineRequest>& requests);
-  // Takes a request that passed CheckRequests, whatever the bounds of the queue, and with the progress that
-  // the request has; its id must not be live. False, and the request is left alone, unless the engine is
+  // Takes a request that passed CheckRequests, also beyond the bounds of the queue, and with the progress
+  // that the request has; its id must not be live. False, and the request is left alone, unless the engine is
   // awake and goes on. Thread safe.
   bool Offer(EngineRequest* request) { return mail_.Offer(request); }
   // The open requests of this engine. num_preempted and num_steps are as of the last step.

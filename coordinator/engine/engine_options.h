@@ -28,7 +28,7 @@ struct EngineOptions {
   bool keeps_cached_blocks = true;  // the prefix cache, too, and not only the blocks of open requests
   int64_t kv_block_bytes = 0;       // of one block of the KV cache, over all ranks
   int32_t world_size = 1;           // ranks
-  bool wake_self_check = false;     // nothing is served before the logits are those of before the sleep
+  bool wake_self_check = false;     // nothing is served before the logits are as before the sleep
   bool batch_invariant = false;     // of the workers: --batch-invariant
   QueueLimits queue;
   PinLimits pins;

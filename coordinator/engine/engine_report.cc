@@ -68,8 +68,8 @@ StateReport OfMissingWeights(const EngineStats& stats) {
   return report;
 }
 
-// Weights that have a backup may be read from the checkpoint instead; those that have none may have to come
-// from other files.
+// Weights that have a backup may be read from the checkpoint instead; weights without a backup may have to
+// come from other files.
 std::string AfterFailedWakeUp(const EngineStats& stats) {
   const std::string again = absl::StrCat(Somnus(stats, "wake-up"), " once the reason is gone; ");
   if (stats.residency.state(kWeightsTag) == TagState::kDiscarded) {

@@ -27,13 +27,13 @@ struct LifecycleCallStats {
   int32_t num_waiting = 0;  // calls that wait for their turn
 };
 
-// One replica of an engine that has several (coordinator/replicas).
+// A replica of an engine that has several replicas (coordinator/replicas).
 struct ReplicaStats {
   EngineState state = EngineState::kLoading;
   std::string error;  // why the replica is kFailed
   int32_t num_running = 0;
-  int32_t num_waiting = 0;   // there, beside those that have no replica yet
-  int64_t num_requests = 0;  // that were handed to it since start
+  int32_t num_waiting = 0;   // there, beside requests that have no replica yet
+  int64_t num_requests = 0;  // that the replica has got since the start
   int64_t num_recoveries = 0;
   int64_t group_epoch = 0;
 };
@@ -73,9 +73,9 @@ struct EngineStats {
   int32_t num_running = 0;
   int32_t num_waiting = 0;
   // Blocks of the KV cache, without the null block (base/null_block.h): total = free + used. Where the cache
-  // was shrunk, those that sequences may not take any more do not count.
+  // was shrunk, blocks that sequences may not take any more do not count.
   int32_t total_blocks = 0;
-  int32_t free_blocks = 0;  // cached ones included
+  int32_t free_blocks = 0;  // cached blocks included
   int32_t used_blocks = 0;  // held by running sequences and pinned prefixes
   int32_t block_size = 0;
   // Of the cache's size (ResizeKvCache), likewise without the null block.
@@ -113,7 +113,7 @@ struct EngineStats {
   int32_t pinned_blocks = 0;  // that pinned prefixes hold, each once
   PinReleases pin_releases;
   int64_t num_cache_grows = 0;    // changes of the KV cache's size
-  int64_t num_cache_shrinks = 0;  // likewise; those of a recovery that brought all ranks to one size included
+  int64_t num_cache_shrinks = 0;  // also by a recovery that brought all ranks to one size
   int64_t given_back_blocks = 0;  // by running sequences, since no later query attends them
   int64_t kept_blocks = 0;        // that came back
   int64_t kept_tokens = 0;        // of open requests, that were not computed again

@@ -23,7 +23,7 @@ struct RequestView {
   int64_t num_prompt_tokens = 0;
   int64_t num_computed_tokens = 0;
   int64_t num_output_tokens = 0;
-  int64_t num_blocks = 0;  // with those that the sequence has given back
+  int64_t num_blocks = 0;  // with the blocks that the sequence has given back
   int32_t num_preemptions = 0;
 };
 
@@ -35,7 +35,7 @@ struct EngineView {
   // '.' free, 'c' free with cached contents, '1' to '9' so many holders, '+' more, 'x' out of use.
   std::string blocks;
   int32_t blocks_per_cell = 1;
-  std::vector<RequestView> requests;  // running ones first, then waiting ones, in the order of service
+  std::vector<RequestView> requests;  // in the order of service, running requests first
   int32_t max_requests = 0;           // so many at most
 };
 

@@ -2,12 +2,12 @@
 // The contents that have entered and left the prefix caches of a served model, for readers that follow the
 // caches, as routers do.
 //
-// Batches have sequence numbers without a gap, over all replicas together. The log keeps the latest ones,
-// within a bound, and beside them what is cached now. A reader goes on from the number that it names, or,
-// where that is not in the log any more, or not yet, begins with a snapshot: for each replica that everything
-// is cleared, then all that is stored. So does one that reads so slowly that the log has lost what it has not
-// read: nothing is held for a reader but its place. A log whose numbers begin with the time never uses one of
-// an earlier process again.
+// Batches have sequence numbers without a gap, over all replicas together. The log keeps the latest batches,
+// within a bound, and beside them the contents that are cached now. A reader goes on from the number that the
+// reader names, or, where that number is not in the log any more, or not yet, begins with a snapshot: for
+// each replica that everything is cleared, then all that is stored. A reader that is so slow that the log has
+// lost its next batch begins with a snapshot, too: nothing is held for a reader but its place. A log whose
+// numbers begin with the time never uses a number of an earlier process again.
 //
 // Ownership: shared by the engine's loops and the readers. Thread safe; Append copies what it is given and
 // takes a lock, which a reader holds for as long as it takes to copy one pointer for each cached block.

@@ -42,7 +42,8 @@ enum class SleepMode {
   kKeep,   // they stop, and go on afterwards with the same tokens
 };
 
-// Releases the memory of the named tags, whatever slept before. The report says what became of each tag.
+// Releases the memory of the named tags, also where some tags slept before. The report has the fate of each
+// tag.
 struct SleepRequest {
   using Result = absl::StatusOr<TransitionReport>;
 
@@ -97,7 +98,7 @@ struct PrefetchRequest {
   using Result = absl::Status;
 };
 
-// Nothing is computed until a resume, in whatever state the engine is meanwhile; memory stays. No step is
+// Nothing is computed until a resume, in every state that the engine has meanwhile; memory stays. No step is
 // under way when the result comes.
 struct PauseRequest {
   using Result = absl::Status;

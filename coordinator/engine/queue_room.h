@@ -1,6 +1,6 @@
 #pragma once
-// The bounds of a queue of requests, and what those that wait take of them. A value without a lock; its owner
-// guards it.
+// The bounds of a queue of requests, and how much of the bounds the waiting requests take. A value without a
+// lock; its owner guards it.
 
 #include <cstdint>
 #include <optional>
@@ -17,7 +17,7 @@
 namespace somnus {
 
 struct QueueLimits {
-  int32_t max_num_waiting = 1024;            // requests accepted and not running, preempted ones with them
+  int32_t max_num_waiting = 1024;            // requests accepted and not running, preempted requests included
   int64_t max_num_waiting_tokens = 4 << 20;  // their prompts together
   int64_t max_waiting_bytes = 256 << 20;     // the memory that they hold together, by RequestBytes
   // The share of each bound that the requests of a single user may take while other users' requests wait, (0,
@@ -25,7 +25,7 @@ struct QueueLimits {
   double max_user_share = 1;
 };
 
-// The ids of live requests, and the bounds of those that were never scheduled.
+// The ids of live requests, and the bounds of requests that were never scheduled.
 class QueueRoom {
  public:
   explicit QueueRoom(const QueueLimits& limits) : limits_(limits) {}

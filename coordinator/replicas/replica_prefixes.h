@@ -8,8 +8,8 @@
 
 namespace somnus {
 
-// Over one for each replica, which are borrowed. Calls that change something are made one after the other; a
-// Pin that one replica refuses is taken back at the others.
+// Over the PinnedPrefixes of each replica, which are borrowed. Calls that change something are made one after
+// the other; a Pin that a replica refuses is taken back at the other replicas.
 std::unique_ptr<PinnedPrefixes> MakeReplicaPrefixes(std::vector<PinnedPrefixes*> replicas);
 
 }  // namespace somnus

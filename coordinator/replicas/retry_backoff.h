@@ -1,7 +1,7 @@
 #pragma once
 // When a replica that has failed is tried again: after a pause that doubles with every failure, up to a
-// bound. Once the replica has served for as long as the bound, the next pause is the first one again. Times
-// are those of a monotonic clock. A value; not thread safe.
+// bound. Once the replica has served for as long as the bound, pauses begin with the first pause again. All
+// times are of a monotonic clock. A value; not thread safe.
 
 #include "absl/time/time.h"
 #include "base/monotonic.h"

@@ -1,15 +1,15 @@
 #pragma once
 // Chooses the replica for a prompt: prefix affinity against load.
 //
-// The rule. The affine replica is the one that is known to have computed the longest prefix of the prompt, in
-// whole blocks; of equals the least loaded one. That replica is chosen unless it is clearly more loaded than
-// the least loaded replica: by more than kLoadPerCachedToken tokens for each token of that prefix, and by
-// more than kSlackShare of the least load beside. Then, and where no prefix is known, the least loaded
-// replica is chosen; of equals the one that was chosen longest ago. Load is in tokens, so that both sides of
-// the comparison are what somebody would have to compute or attend to: a prefix that another replica does not
+// The rule. The affine replica is known to have computed the longest prefix of the prompt, in whole blocks;
+// of equals the least loaded replica counts. That replica is chosen unless it is clearly more loaded than the
+// least loaded replica: by more than kLoadPerCachedToken tokens for each token of that prefix, and by more
+// than kSlackShare of the least load beside. Then, and where no prefix is known, the least loaded replica is
+// chosen; of equals the replica that was chosen longest ago. Load is in tokens, so that both sides of the
+// comparison are what somebody would have to compute or attend to: a prefix that another replica does not
 // have costs its tokens once more there, and takes blocks there for as long as both keep it. A replica
-// without room is never chosen, whatever it has cached: a prompt that waits is worse than one that is
-// computed again.
+// without room is never chosen, however much it has cached: a prompt that waits is worse than a prompt that
+// is computed again.
 //
 // The memory. By block of a prompt (its hash chain, salted as the prefix cache's, block_manager/block_pool.h)
 // the replicas that computed it last. The memory is an estimate: blocks that a replica's cache has evicted
@@ -50,7 +50,7 @@ class Router {
   // `max_blocks`: how many blocks are remembered, 0 for none.
   Router(int32_t block_size, int64_t max_blocks) : block_size_(block_size), max_blocks_(max_blocks) {}
 
-  // The replica of one of `candidates`, of which there is at least one: those that have room.
+  // The replica of one of `candidates`, the replicas with room, of which there is at least one.
   int Choose(const PrefixChain& chain, const std::vector<Candidate>& candidates);
   // `replica` computes that prompt. To be called after each choice.
   void Note(const PrefixChain& chain, int replica);

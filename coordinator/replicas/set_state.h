@@ -15,7 +15,8 @@
 //   otherwise: the others recover, or are restarted          recovering
 //
 // Replicas that have failed count in the first row alone. So the engine is ready as soon as one replica is,
-// while others recover; and it sleeps only when all do, so that whoever waits for the memory gets all of it.
+// while others recover; and it sleeps only when all do, so that a client that waits for the memory gets all
+// of it.
 
 #include <vector>
 

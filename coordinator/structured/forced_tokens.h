@@ -25,10 +25,10 @@ class ForcedTokenizer {
   void Prepare() const;
 
   // The tokens with which the tokenization of every text begins that begins with `text`; often none. Exact
-  // for BPE without pre-tokenization: whatever follows, a token ends at the text's end or at a place from
-  // which some token reaches beyond the text, and up to there the tokens are those of the text up to there.
-  // Pre-tokenizers that look further ahead may differ, so the tokens are fit for drafts. Empty where the
-  // tokenizer changes the text's start.
+  // for BPE without pre-tokenization: before any continuation a token ends at the text's end or at a place
+  // from which some token reaches beyond the text, and up to that place the tokens are those of the text up
+  // to there. Pre-tokenizers that look further ahead may differ, so the tokens are fit for drafts. Empty
+  // where the tokenizer changes the text's start.
   std::vector<int32_t> Tokens(std::string_view text) const;
 
  private:

@@ -88,8 +88,8 @@ class CompiledGrammar {
   virtual ~CompiledGrammar() = default;
   // A matcher at the start of a text, which keeps what it needs of this object alive.
   virtual absl::StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const = 0;
-  // Makes masks ahead, as far as the compiler's limits go; a matcher makes those that it misses. Takes as
-  // long as a compile, and matchers may run meanwhile.
+  // Makes masks ahead, as far as the compiler's limits go; a matcher makes the masks that are missing. Takes
+  // as long as a compile, and matchers may run meanwhile.
   virtual void MakeMasks() const = 0;
   // Memory in use, which grows with the masks.
   virtual int64_t bytes() const = 0;

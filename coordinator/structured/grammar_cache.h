@@ -1,6 +1,6 @@
 #pragma once
-// Compiled grammars by content. Compiles on threads of its own, so that whoever asks goes on; each source is
-// compiled once for all that ask at the same time. Thread safe.
+// Compiled grammars by content. Compiles on threads of its own, so that callers go on; each source is
+// compiled once for all callers at the same time. Thread safe.
 
 #include <condition_variable>
 #include <cstdint>
@@ -35,7 +35,7 @@ class GrammarCache {
     int64_t max_waiting = 1024;
     // From the call to its answer, with the time that the source waits for a thread.
     absl::Duration max_wait = absl::Seconds(10);
-    // Called after each compile, also after one that ended in an error, on the compile's thread; may be
+    // Called after each compile, also after a compile that ended in an error, on the compile's thread; may be
     // empty.
     std::function<void(absl::Duration)> on_compiled;
   };
@@ -108,10 +108,10 @@ class GrammarCache {
   mutable std::mutex mu_;
   std::condition_variable changed_;
   bool ends_ = false;
-  std::list<Entry> entries_;  // the one that was used last comes first
+  std::list<Entry> entries_;  // the entry that was used last comes first
   BySource<std::list<Entry>::iterator> by_source_;
   std::deque<Source> queue_;  // sources that no thread compiles yet
-  // The calls for a source, also those that have expired, from the first call to the end of the compile.
+  // The calls for a source, expired calls included, from the first call to the end of the compile.
   BySource<std::vector<int64_t>> calls_;
   absl::flat_hash_map<int64_t, Waiter> waiters_;  // by the call's number
   std::deque<Expiry> expiries_;                   // by time, also of calls that have their answer

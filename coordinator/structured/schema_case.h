@@ -91,7 +91,7 @@ class CaseBuilder : public EmptinessCheck {
   CaseBuilder(GateContext* context, Conjunctions* conjunctions)
       : context_(*context), conjunctions_(*conjunctions), matcher_(context), expander_(context, this) {}
 
-  // The cases of a conjunction, without those that are empty for a reason that is seen at once.
+  // The cases of a conjunction, without cases that are empty for a reason that is seen at once.
   absl::StatusOr<std::vector<Case>> Build(ConjunctionId id);
 
   bool IsEmpty(const std::vector<Literal>& literals) override;

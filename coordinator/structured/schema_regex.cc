@@ -483,7 +483,7 @@ class RegexArena::Elimination {
         out_(automaton.next.size() + 2),
         in_(automaton.next.size() + 2),
         weights_(automaton.next.size()) {
-    // Two more states: `count_` before the start, `count_` + 1 after all accepting ones.
+    // Two more states: `count_` before the start, `count_` + 1 after all accepting states.
     for (int32_t state = 0; state < count_; ++state) {
       for (const auto& [target, chars] : automaton.next[state]) Add(state, target, arena_.Chars(chars));
       if (automaton.accepting[state]) Add(state, count_ + 1, arena_.Empty());

@@ -160,7 +160,7 @@ class PatternWriter {
                         Exactly(atom, most, count % kBlock));
   }
 
-  // Any number of whole blocks, and behind them at least as many single ones as a block has.
+  // Any number of whole blocks, and behind them at least as many single atoms as a block has.
   static std::string UpTo(const std::string& atom, int32_t most, int32_t count) {
     if (count == 0) return "";
     if (count <= most) return absl::StrCat(atom, CountText(0, count));

@@ -57,8 +57,8 @@ class WorkMeter {
 
  private:
   const Limits limits_;
-  // Where the next exception is due: the limits, and more after each exception, so that whoever cleans up can
-  // allocate.
+  // Where the next exception is due: the limits, and more after each exception, so that code that cleans up
+  // can allocate.
   int64_t next_bytes_;
   int64_t next_nanoseconds_;
   int64_t allocated_ = 0;

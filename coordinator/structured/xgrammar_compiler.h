@@ -1,6 +1,6 @@
 #pragma once
 // The engine that stands behind GrammarCompiler: xgrammar (docs/dependencies.md). Every exception of xgrammar
-// becomes a Status, a WorkMeter bounds every call, and whatever xgrammar says that it ignores is refused.
+// becomes a Status, a WorkMeter bounds every call, and a keyword that xgrammar says it ignores is refused.
 
 #include <memory>
 

@@ -10,8 +10,8 @@
 namespace somnus {
 
 // Returns a request of /inference/v1/generate that is answered with the tokens that the chat request `body`
-// would be answered with. Errors are those of the chat route, and a 400 for beam searches and best_of
-// above n, which such requests cannot name.
+// would be answered with. Errors are as of the chat route, and a 400 for beam searches and best_of above n,
+// which such requests cannot name.
 BodyOrError RenderChatRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits);
 
 // The same for a completion request: a list with one request for each prompt.

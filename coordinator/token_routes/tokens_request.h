@@ -14,8 +14,8 @@ namespace somnus {
 inline constexpr char kTokensIdPrefix[] = "generate-tokens-";
 
 // Reads {request_id, token_ids, sampling_params, model, stream, stream_options, cache_salt, priority}.
-// Members of sampling_params are those of vLLM's SamplingParams, and mean what the completion route's fields
-// of the same names mean. An error names a member as "sampling_params.top_p".
+// The members of sampling_params are the fields of vLLM's SamplingParams, with the meaning of the completion
+// route's fields of the same names. An error names a member as "sampling_params.top_p".
 GenerateOrError ParseTokensRequest(absl::string_view body, const ServedModel& model, const ApiLimits& limits);
 
 // The fields of such a body, and of its sampling_params.

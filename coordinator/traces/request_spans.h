@@ -1,7 +1,7 @@
 #pragma once
 // The spans of a request: the request itself, and within it the time in the queue, in prefill and in decode,
-// as far as the request came. Names and attributes are those of vLLM (vllm/tracing), with those of
-// OpenTelemetry's conventions for generative AI, HTTP and RPC beside them.
+// as far as the request came. Names and attributes are vLLM's (vllm/tracing), beside the attributes of
+// OpenTelemetry's conventions for generative AI, HTTP and RPC.
 
 #include <vector>
 

@@ -20,8 +20,8 @@ struct TraceContext {
 // context, and the specification says that it counts as none.
 std::optional<TraceContext> ParseTraceparent(absl::string_view text);
 
-// Reads "KEY=VALUE,KEY=VALUE" and returns the members, of several headers those of all. Empty: the text is no
-// such list, or has more than 32 members or 512 bytes, and counts as none.
+// Reads "KEY=VALUE,KEY=VALUE" and returns the members, of several headers the members of all. Empty: the text
+// is no such list, or has more than 32 members or 512 bytes, and counts as none.
 std::string ParseTracestate(absl::string_view text);
 
 // New ids, of random digits.

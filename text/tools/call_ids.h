@@ -1,6 +1,6 @@
 #pragma once
-// The ids of tool calls: how new ones are made, and how those of a conversation become what the family's chat
-// template accepts. Thread safe.
+// The ids of tool calls: how new ids are made, and how the ids of a conversation become ids that the family's
+// chat template accepts. Thread safe.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>

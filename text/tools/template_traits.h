@@ -11,7 +11,7 @@
 
 namespace somnus {
 
-// The format whose markers the template's text has; where several match, the one that only its own family
+// The format whose markers the template's text has; where several match, the format that only its own family
 // has. Null: the template has no known marker.
 const ToolFormat* ToolFormatOfTemplate(absl::string_view source);
 const ReasoningFormat* ReasoningFormatOfTemplate(absl::string_view source);
