@@ -164,20 +164,16 @@ class Wheel(unittest.TestCase):
 
     def test_in_an_environment_of_its_own(self):
         venv = os.path.join(self.folder, "venv")
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True, stdin=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, stdin=subprocess.DEVNULL)
         environment = {"PATH": "/usr/bin:/bin", "HOME": self.folder}
 
         def run(*command):
-            return subprocess.run(
-    command,
-    check=True,
-    stdin=subprocess.DEVNULL,
-    stdout=subprocess.PIPE,
-    text=True,
-    env=environment,
-     cwd=self.folder).stdout
+            return subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment,
+                                  cwd=self.folder).stdout
 
-        run(os.path.join(venv, "bin", "pip"), "install", "-q", "--no-index", "--disable-pip-version-check", self.wheel)
+        # The test's own pip: another one would be unpacked for some seconds. The bare system has its own.
+        python = os.path.join(venv, "bin", "python")
+        run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index", "--disable-pip-version-check", self.wheel)
         programs, = glob.glob(os.path.join(venv, "lib", "python3*", "site-packages", "somnus", "_programs"))
         for name in PROGRAMS:
             found = dict(re.findall(r"^\s*(\S+) => (\S+)", run("ldd", os.path.join(programs, name)), re.MULTILINE))
@@ -186,7 +182,7 @@ class Wheel(unittest.TestCase):
                 os.path.realpath(programs), "lib")}
             self.assertLessEqual(elsewhere, {"libc.so.6", "libm.so.6"})
         self.assertRegex(run(os.path.join(venv, "bin", "somnus"), "--version"), r"^somnus \d")
-        tokens = json.loads(run(os.path.join(venv, "bin", "python"), "-c", OFFLINE, tiny(MODEL)))
+        tokens = json.loads(run(python, "-c", OFFLINE, tiny(MODEL)))
         self.assertEqual(tokens, CASE["tokens"][:8])
 
     def test_in_a_bare_system(self):
@@ -211,22 +207,9 @@ class Wheel(unittest.TestCase):
             ip link set lo up
             cp {self.wheel} {root}/tmp; cp -r {tiny(MODEL)} {root}/tmp/model; printf %s "$OFFLINE" >{root}/tmp/offline.py
             exec chroot {root} env -i PATH=/usr/bin:/bin HOME=/tmp sh -ec "$INSIDE" """
-        done = subprocess.run(["unshare",
-    "--mount",
-    "--net",
-    "--propagation",
-    "private",
-    "sh",
-    "-ec",
-    script],
-    stdin=subprocess.DEVNULL,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-    env={**os.environ,
-    "INSIDE": inside,
-     "OFFLINE": OFFLINE})
+        done = subprocess.run(["unshare", "--mount", "--net", "--propagation", "private", "sh", "-ec", script], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=300, check=False,
+                              env={**os.environ, "INSIDE": inside, "OFFLINE": OFFLINE})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(json.loads(done.stdout.splitlines()[-1]), CASE["tokens"][:8])
 
