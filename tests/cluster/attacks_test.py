@@ -237,7 +237,7 @@ class Fields(Attack):
 class Neighbours(Attack):
     CACHE = 304  # tokens, in 19 blocks of 16; the context is as long
     FLAGS = (f"--kv-cache-memory-bytes={20 * 8192}",)
-    # What is asked for, and what the answer says.
+    # Requests, and the words of their answers.
     IMPOSSIBLE = (
         ({"prompt": ""}, "prompt must not be empty"),
         ({"prompt": []}, "prompt must be a non-empty string or list"),

@@ -20,7 +20,7 @@ def setUpModule():
 
 class Backup(unittest.TestCase):
     def assert_the_engine_knows(self, cluster):
-        """What the ranks hold, for itself and for others: the engine has it from their transitions."""
+        """The bytes that the ranks hold, resident and on the host: the engine has them from the ranks' transitions."""
         ranks = cluster.status()["ranks"]
         for metric, field in (("somnus:resident_bytes", "bytes_by_tag"), ("somnus:host_bytes", "host_bytes_by_tag")):
             for tag in ("weights", "kv_cache", "workspace"):
@@ -84,7 +84,7 @@ class CheckpointBackup(unittest.TestCase):
         return [sum(rank[name] for rank in weights) for name in ("freed_bytes", "backed_up_bytes", "host_bytes", "file_bytes")]
 
     def file_bytes(self, cluster):
-        """Of weights, over both ranks, as the status has it."""
+        """The bytes of weights, over both ranks, as in the status."""
         return sum(int(rank["file_bytes_by_tag"]["weights"]) for rank in cluster.status()["ranks"])
 
     def touch(self):

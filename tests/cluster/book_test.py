@@ -11,7 +11,7 @@ from cluster.harness.page_blocks import Machine, marked_blocks
 from cluster.harness.python_client import CLIENT
 
 PAGES = ["docs/README.md", *sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "docs", "book", "*.md")))]
-# What the blocks of a page write, in this order.
+# Words that the blocks of a page write, in this order.
 SAID = {
     "getting_started": (r"awake", "Paris", r'"finish_reason":"', "Paris"),
     "serving": (r"data: \{.*Paris", r"data: \[DONE\]", r'"logprobs":\{', r'"embedding":"', r'"param":"temperature"', r'"text":"'),

@@ -70,7 +70,7 @@ class Console(unittest.TestCase):
         return self.browser.wait(ENDED, "the answer has ended")
 
     def answer(self, messages, **fields):
-        """What the API answers to the same messages."""
+        """The answer of the API to the same messages."""
         body = {"model": self.cluster.name, "messages": messages, "temperature": 0, "max_tokens": 12, **fields}
         response = self.cluster.request("POST", "/v1/chat/completions", body, headers=self.authorization)
         self.assertEqual(response.status, 200, response.text)

@@ -17,7 +17,7 @@ KV_BYTES = 32 << 20  # far more than the rest of a model: memory for one and a h
 FLAGS = ("--dtype=float32", f"--kv-cache-memory-bytes={KV_BYTES}", "--max-model-len=512", "--no-elastic-kv-cache")
 
 RELOAD = ("/collective_rpc", {"method": "reload_weights"})
-# Of llama-swap, when it has put another model to sleep.
+# A line of llama-swap, when it has put another model to sleep.
 LLAMA_SWAP_WAKES = (("/wake_up", None), RELOAD, ("/reset_prefix_cache", None))
 # Of TRL and verl: after the wake-up of the weights the trainer gives up the memory that the KV cache then takes.
 TRAINER_WAKES = (("/wake_up?tags=weights", None), RELOAD, ("/wake_up?tags=kv_cache", None))

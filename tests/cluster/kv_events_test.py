@@ -24,7 +24,7 @@ def setUpModule():
 
 
 class Router:
-    """What a router makes of the events: by replica and medium, for each block's hash its parent, its tokens and its salt."""
+    """A router's picture of the events: by replica and medium, for each block's hash its parent, its tokens and its salt."""
 
     def __init__(self):
         self.caches, self.last, self.snapshots, self.gaps, self.cleared = {}, None, 0, 0, 0

@@ -88,7 +88,7 @@ class ModelsOnABudgetTest(unittest.TestCase):
             thread.start()
         most = 0
         while any(thread.is_alive() for thread in threads):
-            # Of two looks the lower one: during a look memory may go from a model that was counted to one that was not.
+            # The lower of two looks: during a look memory may go from a model that was counted to one that was not.
             most = max(most, min(cluster.metric("somnus:resident_bytes") for _ in range(2)))
             time.sleep(0.05)
         wake_ups = cluster.metric("somnus:residency_decisions_total", action="wake") - before

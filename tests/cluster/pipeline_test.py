@@ -33,7 +33,7 @@ def stages(count, *flags):
 
 
 def answers(cluster):
-    """What clients at once get: greedily, at random with penalties, with log-probabilities of their prompts."""
+    """The answers that clients get at once: greedily, at random with penalties, with log-probabilities of their prompts."""
     requests = []
     for i in range(8):
         fields = {"max_tokens": 24, "logprobs": 3, "ignore_eos": True, "seed": i}

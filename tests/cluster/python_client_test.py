@@ -84,7 +84,7 @@ print(json.dumps(seen))
 """
 
 
-# What the thread that sends asks for after its update has failed.
+# The request of the sending thread after its update has failed.
 TOO_LATE = """
 import concurrent.futures, json, os
 from somnus import updates
@@ -128,7 +128,7 @@ with Client(os.environ["GRPC"], os.environ["CONTROL"], timeout=60) as client:
 print(json.dumps(answers))
 """
 
-# What its logger has warned of comes along. "away": workers that the client does not reach.
+# The warnings of the client's logger come along. "away": workers that the client does not reach.
 UPDATE = """
 import json, logging, os, runpy, sys
 from somnus import Client, updates

@@ -91,7 +91,7 @@ class SlurmJob(unittest.TestCase):
         self.assertEqual([self.slurm.variable(pid, "CUDA_VISIBLE_DEVICES") for pid in job.tasks("coordinator")], [""])
         self.assertEqual(job.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
 
-        # What Slurm itself sends two minutes before the end.
+        # The signal that Slurm itself sends two minutes before the end.
         undisturbed = job.stream()
         self.assertEqual(undisturbed[1], ["length"])
         self.assertEqual(job.stream(lambda: self.slurm.run("scancel", "--signal=USR1", "--batch", str(job.id))), undisturbed)

@@ -140,7 +140,7 @@ class Recorder:
 
 
 class Unmoved:
-    """What must be the same before and after: checked around every case."""
+    """The state that must be the same before and after: checked around every case."""
 
     def setUp(self):
         self.before = self.group()
@@ -256,7 +256,7 @@ class RemoteWorkers(Unmoved, unittest.TestCase):
                               f"--max-handshakes={MAX_HANDSHAKES}",
                               workers=0, wait=False, env=secret)
         cls.addClassCleanup(cls.cluster.__exit__)
-        # Whoever dials a worker or the coordinator is recorded: workers advertise an address in front of their own.
+        # Everybody who dials a worker or the coordinator is recorded: workers advertise an address in front of their own.
         cls.recorders = [(cls.cluster_port, Recorder(("127.0.0.1", proxy_port), ("127.0.0.1", cls.cluster_port)))]
         cls.recorders += [(port, Recorder(("127.0.0.2", port), ("127.0.0.1", port))) for port in worker_ports]
         for _, recorder in cls.recorders:

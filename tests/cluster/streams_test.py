@@ -1,4 +1,4 @@
-"""What the checks of whole streams take for an error: a test of the tests."""
+"""The errors that the checks of whole streams find: a test of the tests."""
 import io
 import json
 import random

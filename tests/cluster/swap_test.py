@@ -126,7 +126,7 @@ class Swap(unittest.TestCase):
             beams = together(cluster, [BEAMS, *REQUESTS]).join()
             self.assertEqual(beams, [self.wanted_beams, *self.wanted])
             self.assertGreater(self.preemptions(cluster, "swap"), 0)
-            # One that comes back and finds no blocks to go on may have to leave in the same step.
+            # A sequence that comes back and finds no blocks to go on may have to leave in the same step.
             declined = cluster.metric("somnus:swaps_declined_total")
             self.assertEqual(declined, cluster.metric("somnus:swaps_declined_total", reason="step_full"))
             self.assertEqual(self.preemptions(cluster, "recompute"), declined)

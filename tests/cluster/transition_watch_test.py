@@ -65,7 +65,7 @@ class Watcher:
         return not self._thread.is_alive()
 
     def progress(self, wakes_up):
-        """What every rank said of its last such transition, as {(replica, rank): [TransitionProgress]}."""
+        """The reports of every rank on its last such transition, as {(replica, rank): [TransitionProgress]}."""
         found = {}
         for message in self.messages:
             for rank in message.ranks:

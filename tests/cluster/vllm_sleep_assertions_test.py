@@ -1,4 +1,4 @@
-"""What vLLM's own tests assert of its sleep mode, pause and resume, asked of a served cluster. Each case has the name of theirs.
+"""The assertions of vLLM's own tests about sleep mode, pause and resume, on a served cluster. Each case has vLLM's name.
 
 They use torch's allocator, or the engine as a Python object; here the same is asked over HTTP, and memory is what the kernel
 counts. Not here, because there is nothing of the kind to ask:
@@ -118,7 +118,7 @@ class Memory(unittest.TestCase):
             self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
 
     def test_discard_with_tags(self):
-        """What a tag gives up is its own; the others stay, and stay valid."""
+        """A tag gives up its own memory; the other tags stay, and stay valid."""
         with Cluster(tiny(MODEL), "--dtype=float32", KV_CACHE, workers=2) as cluster:
             before = resident(cluster)
             for tag in ("kv_cache", "workspace"):

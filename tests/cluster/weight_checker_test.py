@@ -1,4 +1,4 @@
-"""What RL trainers ask of a served cluster: checksums of all weights, memory of the KV cache alone, conversations by tokens,
+"""The calls of RL trainers to a served cluster: checksums of all weights, memory of the KV cache alone, conversations by tokens,
 and true log-probabilities of given tokens."""
 import concurrent.futures
 import unittest

@@ -1,4 +1,4 @@
-// What a group of ranks on CPUs promises in shared memory and over TCP alike: a collective that cannot
+// The promise of a group of ranks on CPUs, in shared memory and over TCP alike: a collective that cannot
 // complete is an error within a second, on every rank, and never a hang.
 
 #include <gtest/gtest.h>

@@ -294,7 +294,7 @@ TEST(RealNccl, IsRefusedWhereMainHasNotSetItsEnvironment) {
   EXPECT_EQ(getenv("NCCL_GRAPH_REGISTER"), nullptr) << "only main writes it";
 }
 
-// Whatever this machine has: a complete table, or a reason. Graph registration is off either way.
+// On every machine: a complete table, or a reason. Graph registration is off either way.
 TEST(RealNccl, LoadsOrSaysWhyNot) {
   SetNcclEnvironment();
   const absl::StatusOr<const NcclApi*> api = NcclApi::Load();

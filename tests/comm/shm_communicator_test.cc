@@ -98,7 +98,7 @@ int RunHalfTypes(const GroupOptions& options) {
   return 0;
 }
 
-// What one rank does in the test of all calls; the exit code says what differed.
+// The calls of a rank in the test of all calls; the exit code says which result differed.
 int RunAllCalls(const GroupOptions& options) {
   auto made = MakeShmCommunicator(options);
   if (!made.ok()) return 10;

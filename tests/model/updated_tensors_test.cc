@@ -225,7 +225,7 @@ TEST_F(UpdatedTensorsTest, PartsComeInTheirOrderWithNothingBetweenThem) {
   EXPECT_THAT(status.message(),
               HasSubstr("tensor model.norm.weight: it begins before model.embed_tokens.weight has ended, of "
                         "which 12 of 96 bytes have come"));
-  // What has come of it is dropped: the rest alone is of no use.
+  // The part that has come is dropped: the rest alone is of no use.
   v1::WeightChunk rest;
   rest.set_data(std::string(84, '\0'));
   EXPECT_FALSE(update_->Add(rest).ok());

@@ -47,7 +47,7 @@ TEST_P(BranchTest, LogprobsAreThoseOfTheSequence) {
   for (const int32_t prompt_len : {1, 15, 16, 21}) ExpectTheSame(sampling, prompt_len, 20);
 }
 
-// What was sampled and then replaced is not counted.
+// A token that was sampled and then replaced is not counted.
 TEST_P(BranchTest, PenaltiesCountTheTokensThatWereNamed) {
   v1::StepSampling sampling = GreedySampling();
   sampling.set_num_logprobs(0);

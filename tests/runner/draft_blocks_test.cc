@@ -1,4 +1,4 @@
-// What the draft model has of each block: it goes with the block, and no farther than what is computed.
+// The draft model's part of each block goes with the block, and no farther than the computed tokens.
 
 #include "worker/runner/draft_blocks.h"
 

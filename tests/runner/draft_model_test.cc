@@ -62,7 +62,7 @@ Counts RunDrafted(RankGroup* group, const std::vector<MiniRequest>& requests,
 
 class DraftModelTest : public testing::TestWithParam<int> {
  protected:
-  // What the model gives without a draft model.
+  // The tokens of the model without a draft model.
   static std::vector<MiniResult> Wanted(const std::string& model, const std::vector<MiniRequest>& requests) {
     auto group = RankGroup::Load(kTiny + model, GetParam(), SmallRunnerOptions(), 64);
     EXPECT_TRUE(group.ok()) << group.status();
@@ -91,7 +91,8 @@ TEST_P(DraftModelTest, ThatIsTheModelIsAlwaysRight) {
   }
 }
 
-// Of another shape: of some ranks it has heads where the model has none, or the other way round.
+// A draft model of another shape: on some ranks it has heads where the model has none, or the other way
+// round.
 TEST_P(DraftModelTest, ThatIsAnotherOneChangesNothing) {
   v1::StepSampling sampled = GreedySampling();
   sampled.set_temperature(0.8f);

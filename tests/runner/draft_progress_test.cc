@@ -1,4 +1,4 @@
-// What the draft model has of each sequence: guesses count where the sequence has gone on with them.
+// How far the draft model is in each sequence: guesses count where the sequence has gone on with them.
 
 #include "worker/runner/draft_progress.h"
 

@@ -115,7 +115,7 @@ class ForkTest : public testing::TestWithParam<int> {
     return request;
   }
 
-  // What each choice gives alone.
+  // The tokens of each choice alone.
   std::vector<MiniResult> Alone(const MiniRequest& request) {
     std::vector<MiniResult> results;
     for (int32_t slot = 0; slot <= kForks; ++slot) {

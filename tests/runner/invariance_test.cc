@@ -54,7 +54,7 @@ struct Setup {
   std::optional<DataType> quantize = {};  // at load
   // Ranks of the file's model cut its rows within blocks, so that these matrices are expanded.
   bool cuts_blocks = false;
-  // What each rank's matrices are computed in; empty: not checked.
+  // The types in which each rank's matrices are computed; empty: not checked.
   std::vector<std::string> types = {};
 };
 
@@ -116,7 +116,7 @@ class InvarianceTest : public testing::TestWithParam<Setup> {
     MiniOptions options;
     RankGroup* group;
   };
-  // Of each request alone, in one piece, and of all together in each of the cuts.
+  // The logits of each request alone, in one piece, and of all together in each of the cuts.
   static void ExpectSameBits(RankGroup& group, const std::vector<MiniRequest>& requests,
                              const std::vector<Cut>& cuts) {
     std::vector<MiniResult> alone;
@@ -224,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(
                           .types = {"Q6_K", "bfloat16"}}));
 
 // Every type of weights that a CPU computes as it is stored, and what the flags make of a checkpoint, on one
-// to four ranks. What is quantized at load is the layers' alone: the embedding stays in bfloat16.
+// to four ranks. A load quantizes the layers alone: the embedding stays in bfloat16.
 std::vector<Setup> EachType(const std::vector<int>& world_sizes) {
   std::vector<Setup> setups;
   for (const int ranks : world_sizes) {

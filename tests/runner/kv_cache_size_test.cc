@@ -29,7 +29,7 @@ v1::StepRequest NewSequenceOn(int32_t block) {
   return step;
 }
 
-// What a sequence has computed stays, whatever becomes of the blocks behind its own.
+// The computed tokens of a sequence stay, also where blocks behind its own blocks come and go.
 TEST(KvCacheSizeTest, ShrinksAndGrowsBetweenSteps) {
   auto loaded = RankGroup::Load("tests/data/tiny/llama-uneven", 1, SmallRunnerOptions(), 64);
   ASSERT_TRUE(loaded.ok()) << loaded.status();

@@ -181,7 +181,7 @@ TEST(PackedModel, IsComputedAsItIsStoredOrExpanded) {
   }
 }
 
-// What no block can hold as it is stored can be quantized anew.
+// Weights that no block can hold as they are stored can be quantized anew.
 TEST(PackedModel, TakesQuantization) {
   for (const char* name : {"gptq4-order", "fp8-blocks"}) {
     const auto exact = Load(PackedGolden(name), 1, Options(std::nullopt));

@@ -1,4 +1,4 @@
-"""What tools/build_profile.py makes of a profile of Bazel's."""
+"""The tables of tools/build_profile.py from a profile of Bazel's."""
 import gzip
 import json
 import os

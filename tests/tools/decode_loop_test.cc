@@ -1,4 +1,4 @@
-// What decode_bench's loop computes with: the bytes by which it divides are those of these types.
+// The types that decode_bench's loop computes with: the bench divides by the bytes of these types.
 
 #include "tools/bench/decode/decode_loop.h"
 

@@ -1,4 +1,4 @@
-// What decode_bench says of its samples.
+// The report of decode_bench about its samples.
 
 #include "tools/bench/decode/decode_report.h"
 

@@ -1,4 +1,4 @@
-"""What the documents name exists: files, links, flags, metrics, and the functions that the map places in a file."""
+"""All things that the documents name exist: files, links, flags, metrics, and the functions that the map places in a file."""
 import glob
 import os
 import re

@@ -1,4 +1,4 @@
-// What the doctor says of a host and of a model.
+// The doctor's report on a host and on a model.
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ HostCpus CoresOfThreeSpeeds() {
   return cpus;
 }
 
-// What of ProbeThreads a test compares.
+// The parts of ProbeThreads that a test compares.
 std::vector<int> CpusOf(const std::vector<ProbeThread>& threads) {
   std::vector<int> cpus;
   for (const ProbeThread& thread : threads) cpus.push_back(thread.cpu);

@@ -1,4 +1,4 @@
-// What the residency policy promises, for random models, requests and failures, in virtual time.
+// The promises of the residency policy, for random models, requests and failures, in virtual time.
 #include "tools/simulator/model_switching.h"
 
 #include <gtest/gtest.h>
@@ -135,7 +135,7 @@ TEST(ModelSwitchingTest, AlternatingRequestsDoNotThrash) {
   for (const ResidencyPolicy policy : {ResidencyPolicy::kFifo, ResidencyPolicy::kSlo}) {
     options.policy = policy;
     const SwitchingOutcome outcome = SimulateSwitching(models, requests, Planned(options));
-    // Whoever wakes stays for twice a switch.
+    // A model that wakes stays for twice a switch.
     EXPECT_LE(outcome.switching, (outcome.end + absl::Seconds(1)) / 3);
     EXPECT_GE(outcome.shortest_stay, absl::Milliseconds(500));
     EXPECT_LE(2 * outcome.num_wake_ups, naive.num_wake_ups);

@@ -13,7 +13,7 @@ SLEEP_BENCH = os.path.join(BIN, "tools", "bench", "sleep_bench")
 ROUNDS = 1
 MIB = 1 << 20
 WEIGHTS, KV = 4 * MIB, 8 * MIB
-# Of one sleep and wake-up of the allocator.
+# The phases of a sleep and a wake-up of the allocator.
 TRANSITIONS = ("first sleep", "wake-up", "second sleep", "second wake-up", "sleep, all discarded", "wake-up, all discarded")
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -26,7 +26,7 @@ class SleepBench(unittest.TestCase):
         self.environment = {**os.environ, "SOMNUS_MODEL": os.path.join(self.folder, "nothing")}  # that --model is without the flag
 
     def bench(self, *flags):
-        """What it prints, as JSON, and its picture."""
+        """The printed JSON of the bench, and its picture."""
         picture = os.path.join(self.folder, "phases.svg")
         done = subprocess.run([SLEEP_BENCH, "--json", f"--svg={picture}", f"--rounds={ROUNDS}", "--threads=2", *flags], text=True,
                               capture_output=True, timeout=300, stdin=subprocess.DEVNULL, env=self.environment)
@@ -34,7 +34,7 @@ class SleepBench(unittest.TestCase):
         return json.loads(done.stdout), xml.etree.ElementTree.parse(picture).getroot()
 
     def assert_numbers_agree(self, found, picture, rounds):
-        """Whatever was measured: a number for each round, medians, ratios to the floors, and a bar for each phase.
+        """For every measurement: a number for each round, medians, ratios to the floors, and a bar for each phase.
         `rounds`: of each phase."""
         self.assertEqual(set(found), {"floors", "phases", "quantities", "threads", "machine"})
         self.assertEqual(found["threads"], 2)

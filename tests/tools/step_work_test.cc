@@ -1,4 +1,4 @@
-// What a step reads and computes, by which decode_bench divides.
+// The bytes and the operations of a step, by which decode_bench divides.
 
 #include "tools/bench/decode/step_work.h"
 

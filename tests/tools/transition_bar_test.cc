@@ -1,4 +1,4 @@
-// What the bar of `somnus sleep` and `somnus wake-up` says, and their report for scripts.
+// The bar of `somnus sleep` and `somnus wake-up`, and their report for scripts.
 
 #include "tools/cli/transition_bar.h"
 

@@ -33,7 +33,7 @@ class CheckpointBackupTest : public WeightsTest {
     EXPECT_TRUE(response.ok()) << response.status();
     return response.ok() ? response->tags().at("weights") : v1::TagReport();
   }
-  // What GetStatus says of weights.
+  // The state of the weights, as GetStatus has it.
   int64_t FileBytes() { return worker_.GetStatus().file_bytes_by_tag().at("weights"); }
   int64_t HostBytes() { return worker_.GetStatus().host_bytes_by_tag().at("weights"); }
   int Level() { return worker_.Snapshot().sleep_level(); }

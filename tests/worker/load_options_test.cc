@@ -1,4 +1,4 @@
-// What a worker makes of LoadModelRequest's run options and its own command line.
+// A worker's options from LoadModelRequest's run options and the worker's own command line.
 
 #include "worker/load_options.h"
 

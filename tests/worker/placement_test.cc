@@ -262,7 +262,7 @@ TEST(Placement, RanksHaveAsManyCoresOfEverySpeed) {
   EXPECT_EQ(first.cpus, second.cpus);
   EXPECT_EQ(first.thread_speeds, second.thread_speeds);
   EXPECT_EQ(first.thread_speeds, (std::vector<double>{1, 1, 1, 0.375, 0.375, 0.375, 0.375}));
-  // Of more ranks than fast cores, none has one.
+  // Where there are more ranks than fast cores, no rank has a fast core.
   const Placement of_eight = Choose(Rank(7, 8), Hybrid());
   EXPECT_EQ(of_eight.num_threads, 1);
   EXPECT_EQ(of_eight.cpus[of_eight.first_cpu], 19);

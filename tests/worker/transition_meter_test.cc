@@ -70,7 +70,7 @@ class WatchedRank {
   Rank& rank() { return rank_; }
   bool has_progress() { return rank_.worker().GetStatus().has_transition(); }
   Progress progress() { return rank_.worker().GetStatus().transition(); }
-  // What was seen since the last call: phases one after the other, and never less done than before.
+  // The progress since the last call: phases one after the other, and never less done than before.
   std::vector<std::string> TakePhases() {
     std::vector<std::string> phases;
     int64_t done = 0;

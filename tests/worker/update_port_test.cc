@@ -244,7 +244,7 @@ TEST_F(UpdatePortTest, AFenceClosesThePort) {
   EXPECT_EQ(Trainer(port, "secret", 2).SendAll(3).code(), absl::StatusCode::kUnavailable);
 }
 
-// What the trainer cannot send itself comes through the coordinator.
+// Tensors that the trainer cannot send itself come through the coordinator.
 TEST_F(UpdatePortTest, TheCoordinatorsStreamMayHaveChunksToo) {
   Start(InDirectory());
   Begin("u", "secret");

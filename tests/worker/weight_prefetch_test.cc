@@ -141,7 +141,7 @@ class WorkerPrefetchTest : public WeightsTest {
     const absl::StatusOr<v1::PrefetchResponse> response = worker_.Prefetch(request);
     return response.ok() ? response->num_bytes() : -1;
   }
-  // What a call opens.
+  // The files that a call opens.
   bool Opens() {
     const int before = control_.opens;
     Prefetch();

@@ -316,8 +316,8 @@ TEST_F(WorkerServiceTest, CallsOfAnotherEpochAreRefused) {
   EXPECT_EQ(shutdowns_, 0);
 }
 
-// Of two ranks, this one computes a step that the other never gets. When the coordinator gives up, it must
-// not wait for the other rank.
+// This rank of two computes a step that the other rank never gets. When the coordinator gives up, this rank
+// must not wait for the other rank.
 TEST(WorkerServiceGroupTest, CancelledStreamEndsTheCollectiveUnderWay) {
   FakeModelControl controls[2];
   Worker workers[2] = {{{.num_threads = 1}, FakeParts(&controls[0])},

@@ -233,7 +233,7 @@ TEST_P(FailEveryCall, LeavesEveryTagWhereItWasAndWorksWhenTriedAgain) {
       }
       EXPECT_TRUE(rank.HasBlock(1) && rank.HasBlock(2));
     }
-    // What the driver failed to release is released in the next round.
+    // Memory that the driver failed to release is released in the next round.
     ASSERT_EQ(rank.Run(TransitionOf(1)), absl::OkStatus());
     ASSERT_EQ(rank.Run(TransitionOf(0)), absl::OkStatus());
     EXPECT_EQ(rank.state(), (Rank::State{"awake", 0, kAll, kAllBytes, 0}));

@@ -140,7 +140,8 @@ TEST_F(WorkerWeightsTest, AReloadThatFailsHalfwayLeavesStaleWeights) {
   EXPECT_EQ(Number(), kLoaded);
 }
 
-// What no file has must not be taken for what a file has: not by a sleep, by an abort, or by a recovery.
+// Weights that no file has must not be taken for weights of a file: not by a sleep, by an abort, or by a
+// recovery.
 TEST_F(WorkerWeightsTest, NothingReadsTheOldCheckpointAfterAnUpdate) {
   MakeAwake();
   ASSERT_EQ(Transit(1), absl::OkStatus());

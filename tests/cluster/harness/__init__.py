@@ -100,8 +100,8 @@ def wait_until(condition, timeout, what, poll=0.05):
 
 
 def begin_and_stop(pid, begin, under_way, finish):
-    """What begin() returns, with the process stopped (SIGSTOP) while that is under way. A fast server may have been done with
-    it before: then it is finished and begun again."""
+    """The work of begin(), with the process stopped (SIGSTOP) while the work is under way. A fast server may have been done with
+    the work before: then the work is finished and begun again."""
     for _ in range(100):
         work = begin()
         os.kill(pid, signal.SIGSTOP)

@@ -91,7 +91,7 @@ class Browser:
         self._call("POST", "/url", {"url": url})
 
     def script(self, text, *arguments):
-        """What the script returns; a promise is waited for."""
+        """The result of the script; a promise is waited for."""
         return self._call("POST", "/execute/sync", {"script": text, "args": list(arguments)})
 
     def text(self, selector):
@@ -131,7 +131,7 @@ class Browser:
             file.write(base64.b64decode(self._call("GET", "/screenshot")))
 
     def violations(self):
-        """What the policy of the page that is open has forbidden."""
+        """The requests that the policy of the open page has forbidden."""
         return self.script("return window.cspViolations ?? []")
 
     def hosts(self):

@@ -9,7 +9,7 @@ import time
 from cluster.harness import alive, children, wait_until
 from cluster.harness.streams import Round
 
-# What happens to a worker. The kernel's killer of processes sends SIGKILL too.
+# Signals to a worker. The kernel's killer of processes sends SIGKILL, too.
 FAULTS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP, "exit": signal.SIGTERM, "abort": signal.SIGABRT}
 HEAL_S = 120
 LIFECYCLE_S = 60
@@ -59,7 +59,7 @@ class Chaos:
         self.faults = []  # of the moment under way
         self.shared_before = shared_files()
         self.socket_directory = self._socket_directory()
-        # What the undisturbed server answers, and how long its prompts and the operators' calls take.
+        # The answers of the undisturbed server, and how long its prompts and the operators' calls take.
         calm = Round(cluster, requests)
         self.expected = calm.answers()
         self.num_tokens = len(calm.token_times)

@@ -10,7 +10,7 @@ LAYER = re.compile(r"layers\.([01])\.")
 
 
 def read_file(path):
-    """Of a .safetensors file the header, by tensor, and the bytes after it."""
+    """The header of a .safetensors file, by tensor, and the bytes after the header."""
     with open(path, "rb") as file:
         data = file.read()
     begin = 8 + struct.unpack("<Q", data[:8])[0]

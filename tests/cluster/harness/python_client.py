@@ -30,7 +30,7 @@ class InstalledClient:
             target = os.path.dirname(os.path.join(checkout, source))
             os.makedirs(target, exist_ok=True)
             subprocess.run(["cp", "-r", os.path.join(ROOT, source), target], check=True)
-        # What the tests' environment has will do: nothing is downloaded.
+        # The packages of the tests' environment will do: nothing is downloaded.
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation",
                         "--disable-pip-version-check", "--target", self.path, os.path.join(checkout, "clients", "python")],
                        check=True, stdin=subprocess.DEVNULL)
@@ -42,7 +42,7 @@ class InstalledClient:
         self._folder.cleanup()
 
     def run(self, cluster, *command):
-        """What a Python process with the client prints, as JSON; the server's addresses are in its environment."""
+        """The output of a Python process with the client, as JSON; the server's addresses are in its environment."""
         done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
                               env={**os.environ, "PYTHONPATH": self.path, "GRPC": f"127.0.0.1:{cluster.grpc_port}",
                                    "CONTROL": f"127.0.0.1:{cluster.control_port}"})
@@ -51,7 +51,7 @@ class InstalledClient:
         return json.loads(done.stdout)
 
     def rlhf_step(self, cluster, checkpoint, prompt, max_tokens=16, shared_memory=False):
-        """What clients/python/examples/rlhf_step.py prints."""
+        """The output of clients/python/examples/rlhf_step.py."""
         flags = ["--shared-memory"] if shared_memory else []
         return self.run(cluster, RLHF_STEP, "--grpc", f"127.0.0.1:{cluster.grpc_port}", "--control",
                         f"127.0.0.1:{cluster.control_port}", "--prompt", prompt, "--max-tokens", str(max_tokens), *flags, checkpoint)

@@ -50,7 +50,7 @@ class RelayedUpdate:
 
 
 class DirectUpdate:
-    """One that has begun. Use as a context manager; leaving it gives up what is not finished."""
+    """An update that has begun. Use as a context manager; leaving it gives up an unfinished update."""
 
     def __init__(self, control):
         self._requests = queue.SimpleQueue()

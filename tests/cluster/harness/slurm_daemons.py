@@ -202,7 +202,7 @@ class Slurm:
         return int(self.run("sbatch", "--parsable", f"--export=ALL{exports}", *flags, script, *args))
 
     def job(self, job):
-        """What scontrol tells of a job, by name: JobState, Reason, Restarts, ExitCode, ..."""
+        """The fields of a job that scontrol tells, by name: JobState, Reason, Restarts, ExitCode, ..."""
         return dict(re.findall(r"(\w+)=(\S*)", self.run("scontrol", "show", "job", str(job))))
 
     def wait_for_state(self, job, *states, timeout=60):

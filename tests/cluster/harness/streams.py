@@ -53,7 +53,7 @@ def event_texts(answer):
 
 
 class Answer:
-    """What the client of one stream has in its hands at the end."""
+    """All that the client of a stream has in its hands at the end."""
 
     def __init__(self):
         self.choices, self.usage, self.num_done = {}, None, 0
