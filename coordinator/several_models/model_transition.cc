@@ -34,6 +34,10 @@ void ModelTransition::End(int64_t id) {
   if (decision_id == id) decision.reset();
 }
 
+void ModelTransition::NoteSleepTime(ResidencyAction action, absl::Duration time) {
+  if (action == ResidencyAction::kSleepIfIdle || action == ResidencyAction::kPreempt) sleep_time = time;
+}
+
 void ModelTransition::NoteUntried(MonotonicTime now, absl::Duration pause) {
   decision.reset();
   retries.NoteDeclined(now);

@@ -33,6 +33,10 @@ struct ModelTransition {
   // A later decision may have taken the place of the decision `id`, as a preemption takes the place of a
   // drain.
   void End(int64_t id);
+  // A sleep that the decision `action` has led to took `time`. Sleeps of idle and of preempted models are
+  // measured: requests spend the time of a drain, a release moves only a part of the memory, and a dropped
+  // backup moves none.
+  void NoteSleepTime(ResidencyAction action, absl::Duration time);
   // The decision was not tried, and is taken again after a pause.
   void NoteUntried(MonotonicTime now, absl::Duration pause);
 

@@ -101,7 +101,7 @@ absl::StatusOr<TransitionReport> OperatorCalls::Sleep(ModelRecord* model, const 
       model->transition.retries
           .Restart();  // a sleep at level 2 has given up the backup that could not be read
       model->transition.sleeps_for.clear();
-      transitions_.NoteSleep(model, report, model->transition.sleep_time);
+      transitions_.NoteSleep(model, report);
     }
   }
   models_.Wake();

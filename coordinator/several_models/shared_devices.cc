@@ -81,7 +81,7 @@ absl::Status SharedDevices::MakeRoom() {
             report.status().code(),
             absl::StrCat(model->options.name, " could not go to sleep: ", report.status().message()));
       absl::MutexLock lock(&models_.mu);
-      transitions_.NoteSleep(model.get(), report, model->transition.sleep_time);
+      transitions_.NoteSleep(model.get(), report);
     }
     left -= SumOfTags(model->engine->Stats().host_bytes);
   }

@@ -114,10 +114,8 @@ void Transitions::CarryOut(ModelRecord* model, const ResidencyDecision& decision
     if (decision.action == ResidencyAction::kWake) {
       given_up = NoteWakeUp(model, report, time, std::min(waiting_since, model->waiting_since));
     } else {
-      // The time of a drain is spent by requests, and a release moves only a part of the memory.
-      const bool is_measured =
-          decision.action != ResidencyAction::kDrain && decision.action != ResidencyAction::kRelease;
-      NoteSleep(model, report, is_measured ? time : model->transition.sleep_time);
+      NoteSleep(model, report);
+      if (report.ok()) model->transition.NoteSleepTime(decision.action, time);
     }
     model->transition.End(id);
   }
@@ -162,11 +160,9 @@ absl::Status Transitions::NoteFailedWakeUp(ModelRecord* model, const absl::Statu
   return retries.gave_up() ? retries.error() : absl::OkStatus();
 }
 
-void Transitions::NoteSleep(ModelRecord* model, const absl::StatusOr<TransitionReport>& report,
-                            absl::Duration time) {
+void Transitions::NoteSleep(ModelRecord* model, const absl::StatusOr<TransitionReport>& report) {
   ModelTransition& transition = model->transition;
   if (report.ok()) {
-    transition.sleep_time = time;
     transition.prefetched = false;
     return;
   }

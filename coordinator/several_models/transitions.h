@@ -31,8 +31,8 @@ class Transitions {
   Transitions(ModelRecords* models, CarrierThreads* threads) : models_(*models), threads_(*threads) {}
 
   void Begin(const ResidencyDecision& decision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
-  // A sleep of the model has ended, of a decision or of an operator, after `time`.
-  void NoteSleep(ModelRecord* model, const absl::StatusOr<TransitionReport>& report, absl::Duration time)
+  // A sleep of the model has ended, of a decision or of an operator.
+  void NoteSleep(ModelRecord* model, const absl::StatusOr<TransitionReport>& report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
 
  private:

@@ -41,6 +41,20 @@ TEST(ModelTransitionTest, ADrainBecomesASleepWhenTheEngineReleasesMemory) {
   EXPECT_EQ(transition.State(EngineState::kFallingAsleep), ModelState::kFallingAsleep);
 }
 
+TEST(ModelTransitionTest, OnlySleepsThatMoveAllMemoryAtOnceAreMeasured) {
+  ModelTransition transition(WakeRetryOptions{});
+  for (const ResidencyAction action : {ResidencyAction::kSleepIfIdle, ResidencyAction::kPreempt}) {
+    transition.NoteSleepTime(action, absl::Seconds(3));
+    EXPECT_EQ(transition.sleep_time, absl::Seconds(3));
+    for (const ResidencyAction other :
+         {ResidencyAction::kDrain, ResidencyAction::kRelease, ResidencyAction::kDropBackup}) {
+      transition.NoteSleepTime(other, absl::Milliseconds(1));
+      EXPECT_EQ(transition.sleep_time, absl::Seconds(3));
+    }
+    transition.sleep_time = absl::ZeroDuration();
+  }
+}
+
 TEST(ModelTransitionTest, ADecisionThatWasNotTriedIsTakenAgainAfterAPause) {
   ModelTransition transition(WakeRetryOptions{.first_pause = absl::Seconds(1)});
   transition.Begin(Decision(ResidencyAction::kWake), nullptr);
