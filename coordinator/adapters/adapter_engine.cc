@@ -12,7 +12,7 @@
 namespace somnus {
 namespace {
 
-// The pause before a full engine is offered the same requests again.
+// The pause before a full engine is offered the same requests again, and between two looks at a drain.
 constexpr absl::Duration kRoomPause = absl::Milliseconds(20);
 
 void GiveAdapter(const AdapterRegistry::Adapter& adapter, std::vector<EngineRequest>* requests) {
@@ -51,7 +51,7 @@ absl::Status AdapterEngine::SubmitAll(std::vector<EngineRequest> requests) {
       const auto count = static_cast<int32_t>(requests.size());
       RETURN_IF_ERROR(waits_.Add(std::move(requests)));
       registry_->NoteWaiting(name, count);
-      has_news_ = true;
+      news_->Stop();
       return absl::OkStatus();
     }
   }
@@ -67,7 +67,7 @@ void AdapterEngine::Abort(const std::string& request_id) {
     }
     if (std::optional<EngineRequest> request = waits_.Remove(request_id)) {
       aborted_.push_back(*std::move(request));
-      has_news_ = true;
+      news_->Stop();
       return;
     }
   }
@@ -90,10 +90,15 @@ void AdapterEngine::DrainAndStop(absl::Duration grace) {
   {
     absl::MutexLock lock(&mu_);
     draining_ = true;
-    mu_.AwaitWithTimeout(absl::Condition(this, &AdapterEngine::MayEnd), grace);
-    stopped_ = has_news_ = true;
-    left = waits_.TakeAll();
   }
+  AwaitEnd(deadline);
+  {
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;
+    left = waits_.TakeAll();
+    news_->Stop();
+  }
+  stop_.Stop();
   EndAborted();
   End(std::move(left), FinishReason::kError, absl::UnavailableError(WhyNotReady(EngineState::kDraining)));
   // First: an engine that stops ends the call for which a thread waits.
@@ -101,6 +106,17 @@ void AdapterEngine::DrainAndStop(absl::Duration grace) {
   absl::MutexLock lock(&join_mu_);
   if (bringer_.joinable()) bringer_.join();
   if (ender_.joinable()) ender_.join();
+}
+
+void AdapterEngine::AwaitEnd(MonotonicTime deadline) const {
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (MayEnd()) return;
+    }
+    const absl::Duration left = deadline - MonotonicNow();
+    if (left <= absl::ZeroDuration() || stop_.WaitFor(std::min(left, kRoomPause))) return;
+  }
 }
 
 void AdapterEngine::BringAdapters() {
@@ -116,9 +132,11 @@ void AdapterEngine::BringAdapters() {
         registry_->Bring(name, [this, &name] { return IsWanted(name); });
     const bool not_yet = adapter.ok() && *adapter == nullptr;
     if (!not_yet && Settle(name, adapter)) continue;
-    absl::MutexLock lock(&mu_);
-    waits_.PutLast(name);
-    mu_.AwaitWithTimeout(absl::Condition(&stopped_), kRoomPause);
+    {
+      absl::MutexLock lock(&mu_);
+      waits_.PutLast(name);
+    }
+    stop_.WaitFor(kRoomPause);
   }
 }
 
@@ -129,11 +147,18 @@ bool AdapterEngine::IsWanted(const std::string& name) const {
 
 void AdapterEngine::EndWaits() {
   while (true) {
+    std::shared_ptr<StopSignal> news;
+    absl::Duration patience;
     {
       absl::MutexLock lock(&mu_);
-      mu_.AwaitWithTimeout(absl::Condition(&has_news_), waits_.NextExpiry() - MonotonicNow());
-      has_news_ = false;
+      news = news_;
+      patience = waits_.NextExpiry() - MonotonicNow();
+    }
+    news->WaitFor(patience);
+    {
+      absl::MutexLock lock(&mu_);
       if (stopped_) return;
+      if (news_->stopped()) news_ = std::make_shared<StopSignal>();
     }
     EndAborted();
     EndExpired();
@@ -223,7 +248,7 @@ bool AdapterEngine::PutBack(Requests* requests) {
   }
   waits_.AddFirst(std::move(*requests));
   for (const std::string& id : aborted) aborted_.push_back(*waits_.Remove(id));
-  has_news_ = true;
+  news_->Stop();
   return true;
 }
 

@@ -8,7 +8,8 @@
 // Ownership: shares the engine below and the registry. Owns two threads: one brings the adapters, one by one,
 // and one ends aborted and expired requests meanwhile. Both threads end with DrainAndStop, which the
 // destructor calls without grace. Thread safety: as engine.h says. While mu_ is held, the engine below is
-// asked for its state alone.
+// asked for its state alone. Timed waits are by StopSignal, since the timeouts of an absl::Mutex end by wall
+// time (base/monotonic.h).
 
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "base/monotonic.h"
 #include "coordinator/adapters/adapter_registry.h"
 #include "coordinator/adapters/adapter_waits.h"
 #include "coordinator/engine/engine.h"
@@ -53,6 +55,8 @@ class AdapterEngine : public Engine {
  private:
   using Requests = AdapterWaits::Requests;
 
+  // Waits until no request waits here, until `deadline` or until a stop.
+  void AwaitEnd(MonotonicTime deadline) const;
   void BringAdapters();
   // Calls the sinks of aborted requests: a caller of Abort may hold locks that a sink takes.
   void EndWaits();
@@ -80,10 +84,12 @@ class AdapterEngine : public Engine {
   AdapterWaits waits_ ABSL_GUARDED_BY(mu_);
   // By id of a request on the way from waits_ to the engine below: whether the request was aborted since.
   absl::flat_hash_map<std::string, bool> moving_ ABSL_GUARDED_BY(mu_);
-  Requests aborted_ ABSL_GUARDED_BY(mu_);  // that have left waits_, and have not ended
+  Requests aborted_ ABSL_GUARDED_BY(mu_);         // that have left waits_, and have not ended
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
-  bool has_news_ ABSL_GUARDED_BY(mu_) = false;  // for EndWaits
+  // For EndWaits: stops where waits_ or aborted_ has changed, and is made anew by EndWaits.
+  std::shared_ptr<StopSignal> news_ ABSL_GUARDED_BY(mu_) = std::make_shared<StopSignal>();
+  StopSignal stop_;  // stops with stopped_
 
   absl::Mutex join_mu_;
   std::thread bringer_ ABSL_GUARDED_BY(join_mu_), ender_ ABSL_GUARDED_BY(join_mu_);
