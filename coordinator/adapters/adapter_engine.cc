@@ -39,8 +39,8 @@ absl::Status AdapterEngine::SubmitAll(std::vector<EngineRequest> requests) {
   {
     absl::MutexLock lock(&mu_);
     if (draining_) return absl::UnavailableError(WhyNotReady(EngineState::kDraining));
-    // Nobody overtakes requests that wait for the same adapter.
-    if (!name.empty() && !waits_.Awaits(name)) {
+    // Nobody overtakes requests that wait for the same adapter, or are on their way.
+    if (!name.empty() && !waits_.Awaits(name) && !IsMoving(name)) {
       ASSIGN_OR_RETURN(const AdapterRegistry::Adapter adapter, registry_->Acquire(name));
       if (adapter != nullptr) GiveAdapter(adapter, &requests);
     }
@@ -197,6 +197,7 @@ bool AdapterEngine::Settle(const std::string& name, const absl::StatusOr<Adapter
     {
       absl::MutexLock lock(&mu_);
       group = waits_.TakeFirst(name);
+      moving_name_ = name;
       for (const EngineRequest& request : group) moving_.emplace(request.id, false);
     }
     if (group.empty()) return true;

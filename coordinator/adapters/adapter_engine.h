@@ -73,6 +73,9 @@ class AdapterEngine : public Engine {
   bool PutBack(Requests* requests);
   // Ends requests that have left waits_.
   void End(Requests requests, FinishReason reason, const absl::Status& error);
+  bool IsMoving(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return !moving_.empty() && moving_name_ == name;
+  }
   bool MayEnd() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return waits_.empty() && moving_.empty(); }
   bool MayBring() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopped_ || !waits_.empty(); }
 
@@ -84,6 +87,7 @@ class AdapterEngine : public Engine {
   AdapterWaits waits_ ABSL_GUARDED_BY(mu_);
   // By id of a request on the way from waits_ to the engine below: whether the request was aborted since.
   absl::flat_hash_map<std::string, bool> moving_ ABSL_GUARDED_BY(mu_);
+  std::string moving_name_ ABSL_GUARDED_BY(mu_);  // the adapter of all of these requests
   Requests aborted_ ABSL_GUARDED_BY(mu_);         // that have left waits_, and have not ended
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

@@ -308,7 +308,10 @@ TEST_F(EngineAdaptersTest, AnEngineWithoutRoomGetsWaitingRequestsLater) {
   std::vector<Ticket> tickets;
   for (int32_t i = 0; i < max_num_waiting; ++i) tickets.push_back(Ask(""));
   const Ticket aborted = Ask("poet", "aborted");
-  for (int i = 0; i < 2; ++i) tickets.push_back(Ask("poet"));
+  for (int i = 0; i < 2; ++i) {
+    tickets.push_back(Ask("poet"));
+    ASSERT_EQ(submitted_, absl::OkStatus()) << "also while an earlier request is offered to the engine";
+  }
   while (Names() != "lawyer? poet ") absl::SleepFor(absl::Milliseconds(1));
   engine_->Abort("aborted");
   ASSERT_TRUE(aborted.sink->Wait());
