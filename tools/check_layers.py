@@ -44,8 +44,7 @@ ARROWS = {
     "coordinator/replicas": ["coordinator/block_manager", "coordinator/engine", "coordinator/executor", "coordinator/request",
                              "coordinator/residency", "coordinator/scheduler"],
     # Several models that share devices: one Engine each, and the policy that says which is awake.
-    "coordinator/several_models": ["proto", "coordinator/engine", "coordinator/replicas", "coordinator/request",
-                                   "coordinator/residency"],
+    "coordinator/several_models": ["proto", "coordinator/engine", "coordinator/request", "coordinator/residency"],
     # HTTP messages, from which the rooms of clients' and operators' requests are built; the server stands on all.
     "coordinator/http": ["proto", "coordinator/residency"],
     "coordinator/openai": ["proto", "checkpoint", "text", "coordinator/adapters", "coordinator/engine", "coordinator/http", "coordinator/metrics",

@@ -46,6 +46,8 @@ AutoSleepEngine::AutoSleepEngine(AutoSleepOptions options, EngineObserver* obser
     : options_(std::move(options)),
       observer_(std::make_unique<Observer>(this, observer)),
       engine_(make(observer_.get())),
+      failed_sleeps_(std::max(options_.idle_sleep, options_.retry.first_pause),
+                     options_.retry.longest_given_up),
       retries_(options_.retry) {
   {
     absl::MutexLock lock(&mu_);
@@ -113,6 +115,7 @@ void AutoSleepEngine::NoteCallEnd() {
     absl::MutexLock lock(&mu_);
     --num_calls_;
     idle_since_ = options_.now();
+    ForgetFailedSleeps();
     retries_.Restart();
   }
   mail_.Wake();
@@ -235,13 +238,18 @@ AutoSleepEngine::Action AutoSleepEngine::NextAction(absl::Duration* wait) {
   }
   const bool is_used = num_open_ > 0 || num_calls_ > 0;
   if (options_.idle_sleep <= absl::ZeroDuration() || !is_awake || is_used) return Action::kNone;
-  const MonotonicTime due = idle_since_ + options_.idle_sleep;
+  const MonotonicTime due = std::max(idle_since_ + options_.idle_sleep, no_sleep_before_);
   if (now < due) {
     *wait = due - now;
     return Action::kNone;
   }
   slept_by_itself_ = true;  // a request that comes from now on wakes the engine
   return Action::kSleep;
+}
+
+void AutoSleepEngine::ForgetFailedSleeps() {
+  failed_sleeps_.Restart();
+  no_sleep_before_ = -absl::InfiniteDuration();
 }
 
 void AutoSleepEngine::FallAsleep() {
@@ -256,15 +264,19 @@ void AutoSleepEngine::FallAsleep() {
             absl::FormatDuration(options_.idle_sleep), request.level);
   }
   absl::MutexLock lock(&mu_);
-  idle_since_ = options_.now();  // after an error it is tried again when that time has passed once more
+  const MonotonicTime now = options_.now();
+  idle_since_ = now;
   num_auto_sleeps_ += report.ok() ? 1 : 0;
-  if (report.ok()) return;
+  if (report.ok()) return ForgetFailedSleeps();
   // Not where the sleep was committed and then interrupted by losses of the group: requests have to end such
   // a sleep.
   if (engine_->state() == EngineState::kAwake) slept_by_itself_ = false;
   // Not when a request has come meanwhile, or the engine is about to end.
-  if (!absl::IsAborted(report.status()) && !IsDeclined(report.status()))
-    LogWarning("the engine could not go to sleep: {}", std::string(report.status().message()));
+  if (absl::IsAborted(report.status()) || IsDeclined(report.status())) return;
+  const absl::Duration pause = failed_sleeps_.NoteFailed(now);
+  no_sleep_before_ = now + pause;
+  LogWarning("the engine could not go to sleep, and tries again after {} at the earliest: {}",
+             absl::FormatDuration(pause), std::string(report.status().message()));
 }
 
 void AutoSleepEngine::Wake() {

@@ -9,7 +9,9 @@
 //
 // Idle. An engine that is awake, and has had no open request for options.idle_sleep, goes to sleep. Its time
 // begins anew with every lifecycle call; status, health and metrics are no requests. Weights that came from
-// an update sleep at level 1, under every value of options.idle_level: level 2 would lose such weights.
+// an update sleep at level 1, under every value of options.idle_level: level 2 would lose such weights. A
+// sleep that fails, such as one whose backup finds no room on a disk, is tried again, later and later, until
+// a sleep has gone well or an operator's call has ended.
 //
 // No wake-up is lost. Requests are counted before they are given to the engine, so that a request that comes
 // between the decision to sleep and the sleep is seen by either; a request that came while the engine fell
@@ -35,6 +37,7 @@
 #include "coordinator/engine/auto_sleep_options.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/loop_mail.h"
+#include "coordinator/residency/retry_backoff.h"
 #include "coordinator/residency/wake_retries.h"
 
 namespace somnus {
@@ -86,6 +89,8 @@ class AutoSleepEngine : public Engine {
   // needed.
   absl::Status WhyNotWoken() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteEnded(int64_t num_requests);
+  // The next sleep is tried without a pause after failures.
+  void ForgetFailedSleeps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // An operator's call has ended: what it left is looked at now.
   void NoteCallEnd();
 
@@ -103,6 +108,8 @@ class AutoSleepEngine : public Engine {
   int64_t last_wanting_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t last_served_ ABSL_GUARDED_BY(mu_) = 0;
   MonotonicTime idle_since_ ABSL_GUARDED_BY(mu_);
+  RetryBackoff failed_sleeps_ ABSL_GUARDED_BY(mu_);  // of the engine by itself
+  MonotonicTime no_sleep_before_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
   WakeRetries retries_ ABSL_GUARDED_BY(mu_);
   int64_t num_auto_sleeps_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_auto_wake_ups_ ABSL_GUARDED_BY(mu_) = 0;

@@ -16,8 +16,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "coordinator/replicas/replica_options.h"
-#include "coordinator/replicas/retry_backoff.h"
 #include "coordinator/replicas/set_parts.h"
+#include "coordinator/residency/retry_backoff.h"
 
 namespace somnus {
 

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "base/monotonic.h"
 #include "coordinator/residency/engine_state.h"
+#include "coordinator/residency/retry_backoff.h"
 #include "coordinator/residency/wake_retries.h"
 #include "coordinator/several_models/operator_marks.h"
 #include "coordinator/several_models/residency_policy.h"
@@ -19,7 +20,8 @@
 namespace somnus {
 
 struct ModelTransition {
-  explicit ModelTransition(const WakeRetryOptions& retry) : retries(retry) {}
+  explicit ModelTransition(const WakeRetryOptions& retry)
+      : failed_sleeps(retry.first_pause, retry.longest_pause), retries(retry) {}
 
   // A decision to wake the model is being carried out.
   bool wakes() const { return decision.has_value() && decision->action == ResidencyAction::kWake; }
@@ -45,9 +47,11 @@ struct ModelTransition {
   int64_t decision_id = 0;
   bool prefetched = false;                  // since the model fell asleep
   bool stay_told = false;                   // since the model woke
+  bool no_room_told = false;                // for a backup; since a sleep at level 1 went well
   std::string sleeps_for;                   // the reason of the last decision to let the model sleep
   absl::Duration sleep_time, wake_up_time;  // as last measured
   MonotonicTime awake_since;                // as ModelView::awake_since
+  RetryBackoff failed_sleeps;
   WakeRetries retries;
 };
 

@@ -75,7 +75,8 @@ absl::Status SharedDevices::MakeRoom() {
     const bool half_asleep = stats.state == EngineState::kAsleep && SumOfTags(stats.resident_bytes) > 0;
     if (half_asleep || IsResident(stats.state)) {
       const int level = model->BackupBytes(stats) <= left ? 1 : 2;
-      absl::StatusOr<TransitionReport> report = SleepAsDeepAsNeeded(*model, {.level = level});
+      absl::StatusOr<TransitionReport> report =
+          transitions_.SleepAsDeepAsNeeded(model.get(), {.level = level});
       if (!report.ok())
         return absl::Status(
             report.status().code(),

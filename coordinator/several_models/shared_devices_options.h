@@ -13,7 +13,9 @@ namespace somnus {
 struct SharedDevicesOptions {
   ResidencyOptions residency;
   SleepArrivals arrivals = SleepArrivals::kQueue;  // while an operator's sleep holds
-  WakeRetryOptions retry;  // for wake-ups for requests; a failed sleep is tried again after retry.first_pause
+  // For wake-ups for requests. The pauses after sleeps that have failed are retry.first_pause to
+  // retry.longest_pause, too.
+  WakeRetryOptions retry;
   // The pause until a failed engine is brought up again; the pause doubles with every failure.
   absl::Duration revival_pause = absl::InfiniteDuration();
   absl::Duration longest_revival_pause = absl::Minutes(10);

@@ -62,14 +62,21 @@ absl::StatusOr<TransitionReport> Transitions::CallWakeUp(ModelRecord* model) {
   return model->engine->WakeUp(wake->call.tags, wake->call.load_weights);
 }
 
-absl::StatusOr<TransitionReport> SleepAsDeepAsNeeded(const ModelRecord& model, SleepRequest request) {
-  absl::StatusOr<TransitionReport> report = model.engine->Sleep(request);
-  if (request.level >= kMaxSleepLevel || !absl::IsResourceExhausted(report.status())) return report;
-  LogWarning("{}: sleeps at level {}, since its backup finds no room: {}", model.options.name, kMaxSleepLevel,
-             std::string(report.status().message()));
+absl::StatusOr<TransitionReport> Transitions::SleepAsDeepAsNeeded(ModelRecord* model, SleepRequest request) {
+  absl::StatusOr<TransitionReport> report = model->engine->Sleep(request);
+  const bool lacks_room = request.level < kMaxSleepLevel && absl::IsResourceExhausted(report.status());
+  if (!lacks_room || model->engine->Stats().only_copy) return report;
+  TellNoRoom(model, report.status());
   request.level = kMaxSleepLevel;
   request.spares_only_copy = true;
-  return model.engine->Sleep(request);
+  return model->engine->Sleep(request);
+}
+
+void Transitions::TellNoRoom(ModelRecord* model, const absl::Status& error) {
+  absl::MutexLock lock(&models_.mu);
+  if (std::exchange(model->transition.no_room_told, true)) return;
+  LogWarning("{}: sleeps at level {} until its backup finds room again: {}", model->options.name,
+             kMaxSleepLevel, std::string(error.message()));
 }
 
 absl::StatusOr<TransitionReport> Transitions::Call(ModelRecord* model, const ResidencyDecision& decision) {
@@ -82,14 +89,14 @@ absl::StatusOr<TransitionReport> Transitions::Call(ModelRecord* model, const Res
       return CallWakeUp(model);
     case ResidencyAction::kSleepIfIdle:
       request.only_if_idle = true;
-      return SleepAsDeepAsNeeded(*model, request);
+      return SleepAsDeepAsNeeded(model, request);
     case ResidencyAction::kDrain:
       request.mode = SleepMode::kWait;
-      return SleepAsDeepAsNeeded(*model, request);
+      return SleepAsDeepAsNeeded(model, request);
     case ResidencyAction::kPreempt:
     case ResidencyAction::kDropBackup:
     case ResidencyAction::kRelease:
-      return SleepAsDeepAsNeeded(*model, request);
+      return SleepAsDeepAsNeeded(model, request);
     case ResidencyAction::kPrefetch:
     case ResidencyAction::kStay:
       break;  // no transitions
@@ -164,15 +171,20 @@ void Transitions::NoteSleep(ModelRecord* model, const absl::StatusOr<TransitionR
   ModelTransition& transition = model->transition;
   if (report.ok()) {
     transition.prefetched = false;
+    transition.failed_sleeps.Restart();
+    if (model->engine->Stats().sleep_level < kMaxSleepLevel) transition.no_room_told = false;
     return;
   }
   // Aborted: a request has come meanwhile, or another call has ended the wait. The model stays as if the
   // model had just woken.
-  const bool aborted = absl::IsAborted(report.status());
-  transition.awake_since =
-      models_.now() + (aborted ? absl::ZeroDuration() : models_.options().retry.first_pause);
-  if (aborted || IsDeclined(report.status())) return;
-  LogWarning("{}: could not go to sleep: {}", model->options.name, std::string(report.status().message()));
+  const MonotonicTime now = models_.now();
+  transition.awake_since = now;
+  if (absl::IsAborted(report.status())) return;
+  const absl::Duration pause = transition.failed_sleeps.NoteFailed(now);
+  transition.awake_since += pause;
+  if (IsDeclined(report.status())) return;
+  LogWarning("{}: could not go to sleep, and stays awake for {} at least: {}", model->options.name,
+             absl::FormatDuration(pause), std::string(report.status().message()));
 }
 
 }  // namespace somnus

@@ -2,8 +2,8 @@
 // Carries out what residency_policy.h decides: each decision has a thread while the decision lasts.
 //
 // A wake-up that fails is tried again after growing pauses, and after a few failures requests get the error
-// (wake_retries.h). A sleep that fails makes the model stay for a while. Every decision is logged, and told
-// to the model's on_decision.
+// (wake_retries.h). A sleep that fails makes the model stay for a while, which is longer after every failure
+// (retry_backoff.h). Every decision is logged, and told to the model's on_decision.
 //
 // Owns nothing: the state of a decision is ModelTransition of the model. Threads: ModelRecords::mu is held
 // for Begin and NoteSleep; everything else runs on a thread of CarrierThreads.
@@ -21,16 +21,16 @@
 
 namespace somnus {
 
-// Sleeps at level 2 where the backup of a sleep finds no room on the host or on a disk, unless no checkpoint
-// has the weights. Blocks until the engine sleeps or stays as it was.
-absl::StatusOr<TransitionReport> SleepAsDeepAsNeeded(const ModelRecord& model, SleepRequest request);
-
 class Transitions {
  public:
   // Both are borrowed.
   Transitions(ModelRecords* models, CarrierThreads* threads) : models_(*models), threads_(*threads) {}
 
   void Begin(const ResidencyDecision& decision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
+  // Sleeps at level 2 where the backup of a sleep finds no room on the host or on a disk, unless no
+  // checkpoint has the weights. Blocks until the engine sleeps or stays as it was.
+  absl::StatusOr<TransitionReport> SleepAsDeepAsNeeded(ModelRecord* model, SleepRequest request)
+      ABSL_LOCKS_EXCLUDED(models_.mu);
   // A sleep of the model has ended, of a decision or of an operator.
   void NoteSleep(ModelRecord* model, const absl::StatusOr<TransitionReport>& report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(models_.mu);
@@ -38,6 +38,8 @@ class Transitions {
  private:
   void CarryOut(ModelRecord* model, const ResidencyDecision& decision, int64_t id)
       ABSL_LOCKS_EXCLUDED(models_.mu);
+  // Tells once that the model sleeps at level 2 for lack of room, until a sleep at level 1 has gone well.
+  void TellNoRoom(ModelRecord* model, const absl::Status& error) ABSL_LOCKS_EXCLUDED(models_.mu);
   // Blocks until the engine has done what the decision says.
   absl::StatusOr<TransitionReport> Call(ModelRecord* model, const ResidencyDecision& decision)
       ABSL_LOCKS_EXCLUDED(models_.mu);

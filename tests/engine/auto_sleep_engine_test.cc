@@ -23,7 +23,7 @@ class AutoSleepEngineTest : public ::testing::Test {
 
   void Start(SleepArrivals arrivals, absl::Duration idle_sleep = absl::ZeroDuration(), int idle_level = 1) {
     AutoSleepOptions options{.arrivals = arrivals, .idle_sleep = idle_sleep, .idle_level = idle_level};
-    options.retry.first_pause = kSoon;
+    options.retry.first_pause = first_pause_;
     options.retry.max_tries = max_tries_;
     options.now = [this] { return MonotonicNow() + absl::Seconds(ahead_s_.load()); };
     engine_ = std::make_unique<AutoSleepEngine>(options, nullptr, [&](EngineObserver* observer) {
@@ -54,6 +54,7 @@ class AutoSleepEngineTest : public ::testing::Test {
   }
 
   const EngineOptions options_;
+  absl::Duration first_pause_ = kSoon;
   int max_tries_ = 0;                // failures until wake-ups for requests end; 0: never
   std::atomic<int64_t> ahead_s_{0};  // of the clock
   std::optional<FakeExecutor> executor_;
@@ -214,6 +215,26 @@ TEST_F(AutoSleepEngineTest, AnIdleEngineSleepsUntilTheNextRequest) {
     EXPECT_GE(engine_->Stats().num_auto_wake_ups, 1);
     StartAnew();
   }
+}
+
+// Such as a sleep onto a full disk, which would be tried, and told, as often as the idle time passes.
+TEST_F(AutoSleepEngineTest, ASleepThatFailsIsTriedLaterAndLaterOrAfterAnOperatorsCall) {
+  first_pause_ = absl::Hours(1);
+  executor_->SetBackupError(absl::ResourceExhaustedError("rank 0: no room on the disk"));
+  Start(SleepArrivals::kQueue, kSoon);
+  Await([&] { return !executor_->lifecycle_calls().empty(); });
+  for (int i = 0; i < 10; ++i) {
+    absl::SleepFor(5 * kSoon);  // idle for long enough
+    ExpectExact(Submit(absl::StrCat(i)));
+  }
+  EXPECT_EQ(executor_->lifecycle_calls().size(), 1u);
+  ASSERT_TRUE(engine_->Pause({}).ok());
+  ASSERT_TRUE(engine_->Resume().ok());
+  Await([&] { return executor_->lifecycle_calls().size() >= 2; });
+  executor_->SetBackupError(absl::OkStatus());
+  ASSERT_TRUE(engine_->Pause({}).ok());
+  ASSERT_TRUE(engine_->Resume().ok());
+  AwaitState(EngineState::kAsleep);
 }
 
 TEST_F(AutoSleepEngineTest, AnIdleEngineDoesNotDiscardWeightsThatNoFileHas) {

@@ -91,6 +91,7 @@ absl::StatusOr<TransitionReport> FakeExecutor::EndSleep(const SleepSpec& spec, c
                                                         int64_t epoch) {
   absl::MutexLock lock(&mu_);
   if (absl::Status error = TakeLifecycleError(epoch); !error.ok()) return error;
+  if (spec.level == 1 && !backup_error_.ok()) return backup_error_;
   if (worker_.num_slots_in_use() > 0) return absl::InternalError("slots in use at a sleep");
   RankReport rank;
   if (std::find(spec.tags.begin(), spec.tags.end(), "kv_cache") != spec.tags.end()) {

@@ -102,6 +102,11 @@ class FakeExecutor : public Executor {
     absl::MutexLock lock(&mu_);
     wake_up_error_ = error;
   }
+  // The backup of every sleep at level 1 finds no room from now on; ok: it finds room.
+  void SetBackupError(const absl::Status& error) {
+    absl::MutexLock lock(&mu_);
+    backup_error_ = error;
+  }
   int64_t num_steps_sent() const {
     absl::MutexLock lock(&mu_);
     return num_steps_sent_;
@@ -423,6 +428,7 @@ class FakeExecutor : public Executor {
   absl::Status progress_ ABSL_GUARDED_BY(mu_);
   absl::Status lifecycle_error_ ABSL_GUARDED_BY(mu_);
   absl::Status wake_up_error_ ABSL_GUARDED_BY(mu_);
+  absl::Status backup_error_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, std::string> adapter_files_
       ABSL_GUARDED_BY(mu_);                                       // of the adapters that are held, by id
   std::map<std::string, int> file_changes_ ABSL_GUARDED_BY(mu_);  // by path

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <thread>
 
-#include "coordinator/replicas/retry_backoff.h"
+#include "coordinator/residency/retry_backoff.h"
 #include "tests/replicas/replica_set_fixture.h"
 
 namespace somnus {

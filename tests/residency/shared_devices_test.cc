@@ -373,6 +373,29 @@ TEST_F(SharedDevicesTest, ASleepThatFailsIsTriedAgain) {
   ExpectExact(Submit(0, "a"));
 }
 
+// Level 2 would lose the weights, and so the sleep fails again and again.
+TEST_F(SharedDevicesTest, AnOnlyCopyWhoseBackupFindsNoRoomIsTriedLaterAndLater) {
+  first_pause_ = absl::Hours(1);
+  max_wait_ = absl::Hours(1);
+  Start(2, 1);
+  ASSERT_TRUE((*engine(1)->BeginWeightUpdate({}))->Finish().ok());
+  FakeExecutor& executor = *models_[1].executor;
+  const size_t num_calls = executor.lifecycle_calls().size();
+  executor.SetBackupError(absl::ResourceExhaustedError("no room on the disk"));
+  const Ticket waits = Submit(0, "waits");
+  while (executor.lifecycle_calls().size() == num_calls) std::this_thread::yield();
+  for (int i = 0; i < 20; ++i) ExpectExact(Submit(1, absl::StrCat(i)));
+  EXPECT_EQ(executor.lifecycle_calls().size(), num_calls + 1);
+  executor.SetBackupError(absl::OkStatus());
+  // The end of the call that has failed may be noted later than the clock goes on.
+  for (int i = 0; !waits.sink->done(); ++i) {
+    ahead_s_ += 3600;
+    ExpectExact(Submit(1, absl::StrCat("later ", i)));
+  }
+  ExpectExact(waits);
+  EXPECT_EQ(executor.lifecycle_calls()[num_calls + 1].substr(0, 7), "sleep 1");
+}
+
 TEST_F(SharedDevicesTest, TheEndComesWhileAnOperatorWaits) {
   Start(2, 1);
   models_[1].executor->Hold(true);

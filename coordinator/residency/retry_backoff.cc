@@ -1,4 +1,4 @@
-#include "coordinator/replicas/retry_backoff.h"
+#include "coordinator/residency/retry_backoff.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #pragma once
-// When a replica that has failed is tried again: after a pause that doubles with every failure, up to a
-// bound. Once the replica has served for as long as the bound, pauses begin with the first pause again. All
-// times are of a monotonic clock. A value; not thread safe.
+// When something that has failed is tried again, such as a replica or a sleep: after a pause that doubles
+// with every failure, up to a bound. Once a replica has served for as long as the bound, pauses begin with
+// the first pause again. All times are of a monotonic clock. A value; not thread safe.
 
 #include "absl/time/time.h"
 #include "base/monotonic.h"
@@ -15,9 +15,11 @@ class RetryBackoff {
   RetryBackoff(absl::Duration first_pause, absl::Duration longest_pause)
       : first_pause_(first_pause), longest_pause_(longest_pause), pause_(first_pause) {}
 
-  // The replica has failed. Returns how long it stays so; infinite: for good.
+  // It has failed. Returns the pause until the next try; infinite: there is none.
   absl::Duration NoteFailed(MonotonicTime now);
   void NoteServing(MonotonicTime now) { serving_since_ = now; }
+  // The next pause is the first one again.
+  void Restart() { pause_ = first_pause_; }
   // It is tried now.
   void NoteTry() { due_ = absl::InfiniteDuration(); }
   // When it is to be tried; infinite where it has not failed, or not since the last NoteTry.
