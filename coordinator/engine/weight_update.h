@@ -3,7 +3,7 @@
 //
 // Life. Engine::BeginWeightUpdate makes an update; then the client sends tensors, and calls Finish or gives
 // the update up by destroying the object. Ownership: the client owns the update, and the engine must live as
-// long. Thread safety: an update is for the thread that began the update, but for status().
+// long. Thread safety: an update is for one thread at a time, but for status().
 
 #include <cstdint>
 #include <optional>

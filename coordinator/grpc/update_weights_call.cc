@@ -39,6 +39,28 @@ v1::WeightChunk HeadOf(const v1::WeightChunk& chunk) {
   return head;
 }
 
+// The engine's side of an update. An update that has ended before its client has noticed is destroyed at
+// once: a later call of an engine with replicas has its turn only then. Not thread safe: the watch calls
+// Check only while the call's thread waits for the client.
+class OpenUpdate {
+ public:
+  explicit OpenUpdate(std::unique_ptr<WeightUpdate> update) : update_(std::move(update)) {}
+
+  // Ok while the update goes on; else the error that has ended the update.
+  absl::Status Check() {
+    if (update_ == nullptr) return ended_;
+    ended_ = update_->status();
+    if (!ended_.ok()) update_.reset();
+    return ended_;
+  }
+  // After a Check that was ok.
+  WeightUpdate* get() { return update_.get(); }
+
+ private:
+  std::unique_ptr<WeightUpdate> update_;
+  absl::Status ended_;
+};
+
 // The client's side of an update.
 class UpdateClient {
  public:
@@ -75,16 +97,17 @@ class UpdateClient {
 };
 
 // Sends the chunk in client->message, and all chunks that follow, on to the engine, until finish comes.
-grpc::Status ReceiveChunks(const Engine& engine, WeightUpdate* update, UpdateClient* client) {
+grpc::Status ReceiveChunks(const Engine& engine, OpenUpdate* update, UpdateClient* client) {
   v1::UpdateWeightsRequest& message = client->message;
   do {
+    if (absl::Status ended = update->Check(); !ended.ok()) return EngineRefusal(ended, engine);
     if (message.has_finish()) return CheckKnownFields(message.finish());
     if (client->direct() && message.has_progress()) continue;
     if (!message.has_chunk()) return Invalid(kGoesOn);
     if (grpc::Status status = CheckKnownFields(message.chunk()); !status.ok()) return status;
-    if (absl::Status sent = update->Send(std::move(*message.mutable_chunk())); !sent.ok())
+    if (absl::Status sent = update->get()->Send(std::move(*message.mutable_chunk())); !sent.ok())
       return EngineRefusal(sent, engine);
-    if (absl::Status ended = update->status(); !ended.ok()) return EngineRefusal(ended, engine);
+    if (absl::Status ended = update->Check(); !ended.ok()) return EngineRefusal(ended, engine);
   } while (client->Read());
   return client->Left();
 }
@@ -134,17 +157,17 @@ grpc::Status ReceiveWeights(const FindEngine& find, grpc::ServerContext* context
   }
   // When the client leaves while the update waits, the update does not begin, and the old weights stay.
   const CallerScope scope(caller);
-  const absl::StatusOr<std::unique_ptr<WeightUpdate>> update = engine->BeginWeightUpdate(request);
-  if (!update.ok()) return EngineRefusal(update.status(), *engine);
-  // A return before Finish gives the update up.
-  (*watch)->SetUpdate([update = update->get()] { return update->status(); });
+  absl::StatusOr<std::unique_ptr<WeightUpdate>> begun = engine->BeginWeightUpdate(request);
+  if (!begun.ok()) return EngineRefusal(begun.status(), *engine);
+  OpenUpdate update(*std::move(begun));  // a return before Finish gives the update up
+  (*watch)->SetUpdate([&update] { return update.Check(); });
   const absl::Cleanup forget = [&] { (*watch)->SetUpdate(nullptr); };
   if (client.direct()) {
-    client.WritePorts(request.port_token, (*update)->ports());
+    client.WritePorts(request.port_token, update.get()->ports());
     if (!client.Read()) return client.Left();
   }
-  if (grpc::Status status = ReceiveChunks(*engine, update->get(), &client); !status.ok()) return status;
-  const absl::StatusOr<WeightsChange> change = (*update)->Finish(Expected(client.message.finish()));
+  if (grpc::Status status = ReceiveChunks(*engine, &update, &client); !status.ok()) return status;
+  const absl::StatusOr<WeightsChange> change = update.get()->Finish(Expected(client.message.finish()));
   if (!change.ok()) return EngineRefusal(change.status(), *engine);
   response->set_weights_version(change->version);
   response->set_seconds(absl::ToDoubleSeconds(MonotonicNow() - start));

@@ -145,7 +145,8 @@ class FakeEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     weights_status_ = status;
   }
-  std::vector<std::string> chunks() const {  // names of updates' tensors
+  int num_updates() const { return num_updates_; }  // that clients have
+  std::vector<std::string> chunks() const {         // names of updates' tensors
     absl::MutexLock lock(&mutex_);
     return chunks_;
   }
@@ -222,9 +223,11 @@ class FakeEngine : public Engine {
   class Update : public WeightUpdate {
    public:
     Update(FakeEngine* engine, const WeightsRequest& request) : engine_(engine), version_(request.version) {
+      ++engine_->num_updates_;
       if (request.port_token.empty()) return;
       ports_.emplace_back().set_address("for " + request.port_token);
     }
+    ~Update() override { --engine_->num_updates_; }
     absl::Status Send(v1::WeightChunk chunk) override {
       absl::MutexLock lock(&engine_->mutex_);
       if (!engine_->weights_status_.ok()) return engine_->weights_status_;
@@ -386,7 +389,7 @@ class FakeEngine : public Engine {
   absl::Status wake_status_;
   absl::Status submit_status_;
   std::atomic<bool> hold_wake_ups_{false};
-  std::atomic<int> num_waking_{0}, num_aborted_calls_{0};
+  std::atomic<int> num_waking_{0}, num_aborted_calls_{0}, num_updates_{0};
   absl::Status weights_status_, update_status_;
   WeightsRequest last_reload_;
   int64_t weights_version_ = 1;

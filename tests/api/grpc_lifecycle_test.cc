@@ -140,6 +140,19 @@ TEST_F(GrpcLifecycleTest, WhatAnOperatorEndsTellsItsClient) {
   EXPECT_EQ(status.error_message(), kEndedByOperator);
 }
 
+// A later call of an engine with replicas has its turn once the update is no more.
+TEST_F(GrpcLifecycleTest, AnUpdateThatWasEndedIsGoneBeforeItsClientNotices) {
+  UpdateCall call(control_.get());
+  EXPECT_TRUE(call.Begin());
+  EXPECT_TRUE(call.Send("a", 7));
+  while (engine_->chunks().empty()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(engine_->num_updates(), 1);
+  EXPECT_TRUE(AbortCall().ok());
+  while (engine_->num_updates() > 0) absl::SleepFor(absl::Milliseconds(1));
+  call.Send("a", 7);
+  EXPECT_EQ(call.writer->Finish().error_code(), grpc::StatusCode::ABORTED) << "the call was not cancelled";
+}
+
 TEST_F(GrpcLifecycleTest, ASilentClientOfAnUpdateThatWasEndedIsCancelled) {
   UpdateCall call(control_.get());
   EXPECT_TRUE(call.Begin());
