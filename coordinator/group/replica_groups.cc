@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
 #include "base/threads.h"
 #include "coordinator/group/run_state.h"
@@ -25,6 +24,11 @@ absl::Status ReplicaGroups::Named(size_t replica, const absl::Status& status) co
   return absl::Status(status.code(), absl::StrCat("replica ", replica, ": ", status.message()));
 }
 
+absl::Status ReplicaGroups::ErrorOf(size_t replica, const absl::Status& status) const {
+  absl::MutexLock lock(&mu_);
+  return interruption_.ok() ? Named(replica, status) : interruption_;
+}
+
 absl::Status ReplicaGroups::ForAllUntilError(const std::function<absl::Status(size_t)>& call) {
   absl::Mutex mu;
   absl::Status first;
@@ -34,7 +38,7 @@ absl::Status ReplicaGroups::ForAllUntilError(const std::function<absl::Status(si
     {
       absl::MutexLock lock(&mu);
       if (!first.ok()) return;
-      first = Named(i, status);
+      first = ErrorOf(i, status);
     }
     for (size_t other = 0; other < groups_.size(); ++other) {
       if (other != i) groups_[other]->Interrupt(status);
@@ -82,6 +86,10 @@ absl::Status ReplicaGroups::CheckCpuIsas() const {
 }
 
 void ReplicaGroups::Interrupt(const absl::Status& reason) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (interruption_.ok()) interruption_ = reason;
+  }
   for (const auto& group : groups_) group->Interrupt(reason);
 }
 

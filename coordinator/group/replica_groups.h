@@ -14,8 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "base/run_dir.h"
 #include "coordinator/group/worker_group.h"
 #include "coordinator/residency/rank_checksums.h"
@@ -27,8 +29,8 @@ class ReplicaGroups {
   explicit ReplicaGroups(const Flags& flags);
   ~ReplicaGroups() { Stop(); }
 
-  // Calls of WorkerGroup, for all groups; an error names the replica where there are several. A group that
-  // cannot start or load ends the start or load of all groups.
+  // Calls of WorkerGroup, for all groups; an error names the replica where there are several, but for the
+  // reason of an Interrupt. A group that cannot start or load ends the start or load of all groups.
   absl::Status Start(const ModelConfig& config, int32_t max_model_len, const std::string& fingerprint);
   // Whether the workers of all groups were adopted.
   bool adopted() const;
@@ -58,10 +60,14 @@ class ReplicaGroups {
   absl::Status ForAllUntilError(const std::function<absl::Status(size_t)>& call);
   absl::Status CheckCpuIsas() const;
   absl::Status Named(size_t replica, const absl::Status& status) const;
+  // The error of the replica's start or load, as callers get it.
+  absl::Status ErrorOf(size_t replica, const absl::Status& status) const;
 
   const std::string run_dir_path_;
   std::optional<RunDir> run_dir_;  // of several replicas
   std::vector<std::unique_ptr<WorkerGroup>> groups_;
+  mutable absl::Mutex mu_;
+  absl::Status interruption_ ABSL_GUARDED_BY(mu_);  // the first reason of Interrupt; ok: none
 };
 
 }  // namespace somnus
