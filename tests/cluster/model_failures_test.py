@@ -1,12 +1,15 @@
 """A model that cannot be woken, a model without workers for good, and a worker that is lost while the group sleeps."""
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
 import unittest
 
 from cluster.harness import Cluster, expected, tiny, wait_until
+from cluster.harness.fault_file import WORKER, FaultFile
+from cluster.harness.tokenized import MANY_TOKENS, cut_tokenizer
 
 MODELS = {"test-model": "llama-uneven", "qwen": "qwen3"}
 CASES = {name: next(case for case in expected(model) if not case["ambiguous"]) for name, model in MODELS.items()}
@@ -73,13 +76,29 @@ class ModelFailuresTest(unittest.TestCase):
             self.assertNotIn("loading ", cluster.log())
 
     def test_nobody_waits_for_workers_of_a_model_whose_tokenizer_is_damaged(self):
-        with open(os.path.join(self.paths["qwen"], "tokenizer.json"), "w", encoding="utf-8") as file:
-            # So much that the wait for workers has begun before the end is seen.
-            file.write('{"model": {"type": "BPE", "vocab": {' + "".join(f'"{number}": {number}, ' for number in range(1_000_000)))
+        cut_tokenizer(self.paths["qwen"])
         # The workers would be started elsewhere, and never come.
         with Cluster(self.paths["qwen"], "--workers=remote:1", "--cluster-port=0", workers=0, wait=False) as cluster:
             self.assertEqual(cluster.process.wait(END_S), 1)
             self.assertIn("tokenizer.json", cluster.log())
+
+    def test_a_damaged_tokenizer_ends_a_load_that_is_running(self):
+        """The loads of both replicas would not end, and the error is the model's."""
+        faults = FaultFile()
+        self.addCleanup(faults.close)
+        begun = 0
+        # A slow machine may see the end of the file before the workers have come.
+        for num_tokens in (MANY_TOKENS, 2 * MANY_TOKENS, 4 * MANY_TOKENS):
+            cut_tokenizer(self.paths["qwen"], num_tokens)
+            line = faults.set_moment("map", "wait@0", times=2)
+            with Cluster(self.paths["qwen"], *FLAGS, f"--worker-binary={WORKER}", "--data-parallel-size=2", workers=1,
+                         wait=False, env=faults.environment) as cluster:
+                self.assertEqual(cluster.process.wait(END_S), 1)
+                self.assertRegex(cluster.log(), rf"(?m)^coordinator: {re.escape(self.paths['qwen'])}: tokenizer\.json")
+            begun = faults.strikes(line)
+            if begun == 2:
+                break
+        self.assertEqual(begun, 2, "the loads have begun before the tokenizer's end is seen")
 
     def test_a_wake_up_that_is_refused_ends_those_that_wait(self):
         self.serve(*FLAGS, "--backup=file", "--idle-sleep-s=0.2", "--max-wake-up-tries=2")

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -385,6 +387,19 @@ TEST_F(WorkerGroupTest, StopEndsARecoveryWhoseNewcomerHangs) {
   while (CallsOf(2) != Calls{"fence 2", "load 1/2"}) absl::SleepFor(absl::Milliseconds(1));
   group_->Stop();
   EXPECT_TRUE(absl::IsCancelled(AwaitRecovery())) << recovered_;
+}
+
+// Such as by a tokenizer that was found damaged meanwhile.
+TEST_F(WorkerGroupTest, AnInterruptEndsALoadThatIsRunning) {
+  StartGroup();
+  Join("a", 0, [](FakeWorkerService& service) { service.HoldCalls("load 0/2"); });
+  Join("b", 1);
+  auto load = std::async(std::launch::async, [this] { return group_->Load().status(); });
+  while (CallsOf(0) != Calls{"fence 1", "load 0/2"}) absl::SleepFor(absl::Milliseconds(1));
+  const absl::Status damaged = absl::InvalidArgumentError("model: tokenizer.json: not JSON");
+  group_->Interrupt(damaged);
+  EXPECT_EQ(load.get(), damaged);
+  EXPECT_EQ(CallsOf(0), (Calls{"fence 1", "load 0/2"}));
 }
 
 TEST_F(WorkerGroupTest, AnInterruptEndsTheWaitForANewcomer) {

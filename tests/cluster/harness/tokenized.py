@@ -1,5 +1,5 @@
 """Tiny checkpoints of tests/data/variants with a tokenizer and room for longer texts: a server makes texts and answers in a form
-with them."""
+with them. And a tokenizer that is damaged."""
 import json
 import os
 import random
@@ -14,6 +14,15 @@ TOKENIZER_OF = "qwen3"
 VOCABULARY = 512  # of that tokenizer
 POSITIONS = 512
 OF_TOKENS = ("model.embed_tokens.weight", "lm_head.weight")  # matrices with a row for each token
+
+
+MANY_TOKENS = 1_000_000  # of a tokenizer that takes longer to read than workers take to come
+
+
+def cut_tokenizer(folder, num_tokens=MANY_TOKENS):
+    """Replaces the checkpoint's tokenizer.json by the beginning of one, whose missing end is seen late."""
+    with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as file:
+        file.write('{"model": {"type": "BPE", "vocab": {' + "".join(f'"{number}": {number}, ' for number in range(num_tokens)))
 
 
 def with_tokenizer(name, folder):
