@@ -195,6 +195,11 @@ class ServedEngineImpl : public ServedEngine {
     return !flags_.run_dir.empty() && somnus::HasLeftWorkers(flags_.run_dir);
   }
 
+  absl::Status ReadText() override {
+    BeginText();
+    return text_.get().status();
+  }
+
   absl::Status Load(const std::function<absl::Status()>& make_room) override {
     LogInfo("{}loading {} from {}{} into {}", LogName(), name_, flags_.model,
             flags_.has_draft_model() ? absl::StrCat(" and the draft model ", flags_.draft_model) : "",
@@ -203,7 +208,7 @@ class ServedEngineImpl : public ServedEngine {
     if (std::filesystem::is_directory(flags_.model)) {
       ASSIGN_OR_RETURN(sentence_modules_, ReadSentenceModules(flags_.model));
     }
-    BeginText();
+    if (!text_.valid()) BeginText();
     reads_files_ = false;
     RETURN_IF_ERROR(workers_.Start(checkpoint_->config(), max_model_len_, fingerprint));
     if (!workers_.adopted()) RETURN_IF_ERROR(make_room());
@@ -213,6 +218,7 @@ class ServedEngineImpl : public ServedEngine {
 
   absl::StatusOr<ServedModel> Serve(SharedDevices* devices) override {
     ASSIGN_OR_RETURN(TextParts parts, text_.get());
+    text_ = {};
     keeper_ = std::make_unique<WeightsKeeper>(trace_.get(), flags_.run_dir, LogName());
     const ModelConfig& config = checkpoint_->config();
     CacheConfigInfo cache;
@@ -451,7 +457,8 @@ class ServedEngineImpl : public ServedEngine {
   std::shared_ptr<LatencySums> latencies_;  // tells metrics_
   std::shared_ptr<StepTrace> trace_;        // the engine reports to it; tells latencies_
   ReplicaGroups workers_;
-  std::future<absl::StatusOr<TextParts>> text_;  // ends before the checkpoint and the workers that it knows
+  // Ends before the checkpoint and the workers that it knows.
+  std::shared_future<absl::StatusOr<TextParts>> text_;
   std::vector<KvPlan> plans_;
   std::shared_ptr<KvEventLog> kv_events_;      // of all replicas; null: there is none
   std::shared_ptr<AdapterRegistry> adapters_;  // null: the model takes none

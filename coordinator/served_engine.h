@@ -1,9 +1,9 @@
 #pragma once
 // A served model: the checkpoint, the workers, the engine, and the parts that turn text into tokens and back.
 //
-// Open, then Load, then Serve; at the end Drain, then EndWorkers. Open finds every error of the checkpoint's
-// headers, before a worker exists. Thread safety: Interrupt and RankStatuses are for any thread, all other
-// functions are for a single thread.
+// Open, then maybe ReadText, then Load, then Serve; at the end Drain, then EndWorkers. Open finds every error
+// of the checkpoint's headers, before a worker exists. Thread safety: Interrupt and RankStatuses are for any
+// thread, all other functions are for a single thread.
 
 #include <functional>
 #include <memory>
@@ -37,9 +37,12 @@ class ServedEngine {
 
   // Whether an earlier coordinator has left workers that may be adopted.
   virtual bool HasLeftWorkers() const = 0;
+  // Reads the tokenizer, templates and grammars' vocabulary, and waits for the end, so that an error there
+  // comes before any worker is touched.
+  virtual absl::Status ReadText() = 0;
   // Starts the workers, or adopts workers that an earlier coordinator has left, and waits until the workers
-  // hold the model; meanwhile the tokenizer is read, and an error there ends the load. `make_room` is called
-  // before the workers take memory.
+  // hold the model; meanwhile the tokenizer is read, unless ReadText has read it, and an error there ends the
+  // load. `make_room` is called before the workers take memory.
   virtual absl::Status Load(const std::function<absl::Status()>& make_room) = 0;
   // Makes the engine, which borrows the workers. Null: the model shares its devices with no other model.
   virtual absl::StatusOr<ServedModel> Serve(SharedDevices* devices) = 0;

@@ -50,6 +50,7 @@ class ServerImpl : public Server {
     state_log_ = std::make_unique<StateLog>([this] { return Starting(); });
     RETURN_IF_ERROR(Open());
     opened_ = true;
+    if (HasLeftWorkers()) RETURN_IF_ERROR(ReadTexts());
     RETURN_IF_ERROR(OpenRunDir());
     ASSIGN_OR_RETURN(front_, Front::Start(flags_, models_.front()->metrics(), [this] { return Starting(); }));
     std::vector<ServedModel> served(models_.size());
@@ -123,6 +124,20 @@ class ServerImpl : public Server {
       if (names.count(name) == 0)
         return absl::InvalidArgumentError(absl::StrCat(flag, ": no model is named ", name));
     }
+    return absl::OkStatus();
+  }
+
+  bool HasLeftWorkers() const {
+    return std::any_of(models_.begin(), models_.end(),
+                       [](const auto& model) { return model->HasLeftWorkers(); });
+  }
+
+  // A start that a damaged tokenizer ends leaves the workers of an earlier coordinator untouched, with their
+  // weights: the next start may adopt them.
+  absl::Status ReadTexts() {
+    std::vector<absl::Status> read(models_.size());
+    RunTogether(models_.size(), [&](size_t i) { read[i] = OfModel(i, models_[i]->ReadText()); });
+    for (const absl::Status& status : read) RETURN_IF_ERROR(status);
     return absl::OkStatus();
   }
 

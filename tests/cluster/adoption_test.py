@@ -7,6 +7,7 @@ As a script it measures the time from exec to the first token, after a cold star
 import argparse
 import http.client
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cluster.harness import SMOLLM2, SOMNUS, Cluster, Stream, alive, expected, tiny, wait_until  # noqa: E402
 from cluster.harness.run_directory import SOON_S, RunDirectory, kill, pids  # noqa: E402
+from cluster.harness.tokenized import cut_tokenizer  # noqa: E402
 
 MODEL, OTHER_MODEL = "llama-uneven", "qwen3"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
@@ -130,6 +132,27 @@ class Adoption(unittest.TestCase):
                 self.assertFalse([pid for pid in known.values() if alive(pid)])
                 if model is None:
                     self.assert_serves(cluster)
+        self.assertEqual(cluster.stop(), 0)
+        self.assert_nothing_left()
+
+    def test_a_start_that_a_damaged_tokenizer_ends_leaves_the_workers(self):
+        run_dir = self.run_dir = RunDirectory(shutil.copytree(tiny(MODEL), os.path.join(self.run_dir.parent, "model")), *FLAGS)
+        self.addCleanup(run_dir.close)
+        tokenizer = os.path.join(run_dir.model, "tokenizer.json")
+        cluster = run_dir.start()
+        known, epoch = pids(cluster), int(cluster.status()["epoch"])
+        kill(cluster)
+        shutil.copyfile(tokenizer, tokenizer + ".whole")
+        for _ in range(ROUNDS):
+            cut_tokenizer(run_dir.model)
+            cluster = run_dir.start(wait=False)
+            self.assertEqual(cluster.process.wait(SOON_S), 1)
+            self.assertIn(f"coordinator: {run_dir.model}: tokenizer.json", cluster.log())
+            self.assertEqual([pid for pid in known.values() if not alive(pid)], [])
+        os.replace(tokenizer + ".whole", tokenizer)
+        cluster = run_dir.start()
+        self.assert_adopted(cluster, known, epoch)
+        self.assert_serves(cluster)
         self.assertEqual(cluster.stop(), 0)
         self.assert_nothing_left()
 

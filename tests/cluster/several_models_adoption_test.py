@@ -1,11 +1,13 @@
 """Several models with --run-dir: the workers of each outlive a coordinator that is killed, and the next one adopts them in the
 state that they are in."""
 import os
+import shutil
 import signal
 import unittest
 
 from cluster.harness import alive, expected, tiny, wait_until
 from cluster.harness.run_directory import SOON_S, RunDirectory, kill
+from cluster.harness.tokenized import cut_tokenizer
 
 MODELS = {"test-model": "llama-uneven", "qwen.3": "qwen3"}
 FIRST, OTHER = MODELS
@@ -90,6 +92,21 @@ class SeveralModelsAdoptionTest(unittest.TestCase):
             self.assert_adopted(cluster, known)
             self.assertEqual(self.states(cluster), before)
         self.assert_serve(cluster)
+        self.assertEqual(cluster.stop(), 0)
+        self.assert_nothing_left()
+
+    def test_a_start_that_the_tokenizer_of_another_model_ends_leaves_the_workers(self):
+        cluster = self.start()
+        known = self.pids(cluster)
+        kill(cluster)
+        broken = shutil.copytree(tiny(MODELS[OTHER]), os.path.join(self.run_dir.parent, "broken"))
+        cut_tokenizer(broken)
+        cluster = self.run_dir.start(f"--model=broken={broken}", wait=False)
+        self.assertEqual(cluster.process.wait(SOON_S), 1)
+        self.assertIn("coordinator: broken: ", cluster.log())
+        self.assertEqual([pid for pid in known.values() if not alive(pid)], [])
+        cluster = self.start()
+        self.assert_adopted(cluster, known)
         self.assertEqual(cluster.stop(), 0)
         self.assert_nothing_left()
 
