@@ -217,19 +217,11 @@ absl::Status AdapterRegistry::NoteFailure(const std::string& name, const absl::S
   const auto found = known_.find(name);
   if (found == known_.end()) return NoLongerServed(name);
   LogError("adapter {} cannot be read again: {}", name, std::string(cause.message()));
-  const auto say = [&](const char* why) { return absl::StrCat("the adapter '", name, "' ", why); };
   Known& known = found->second;
   known.give_up = absl::InfiniteDuration();
-  if (of_workers) {
-    known.error = absl::UnavailableError(say("cannot be read now: the workers are not ready"));
-  } else if (absl::IsNotFound(cause)) {
-    known.error = absl::DataLossError(say("cannot be read again: its files have gone"));
-  } else if (absl::IsDataLoss(cause)) {
-    known.error =
-        absl::DataLossError(say("cannot be read again: its files have changed since it was loaded"));
-  } else {
-    known.error = absl::DataLossError(say("cannot be read again: its files have changed, or are unreadable"));
-  }
+  known.error = of_workers ? absl::UnavailableError(absl::StrCat(
+                                 "the adapter '", name, "' cannot be read now: the workers are not ready"))
+                           : AdapterUnreadable(name, cause);
   known.retry_at = MonotonicNow() + options_.failed_for;
   return known.error;
 }

@@ -68,11 +68,17 @@ void GroupHoldings::NoteMappedBlocks(int32_t num_blocks) {
   mapped_blocks_ = num_blocks;
 }
 
-void GroupHoldings::RestoreAdapters(std::vector<HeldAdapter> adapters) {
+void GroupHoldings::RestoreAdapters(const Held& recovered) {
   for (const HeldAdapter& adapter : adapters_) {
-    if (adapter.dropped != nullptr && !HasId(adapters, adapter.id)) adapter.dropped->store(true);
+    if (adapter.dropped != nullptr && !HasId(recovered.adapters, adapter.id)) adapter.dropped->store(true);
   }
-  adapters_ = std::move(adapters);
+  adapters_ = recovered.adapters;
+  dropped_adapters_ = recovered.dropped_adapters;
+}
+
+absl::Status GroupHoldings::WhyDropped(const RequestAdapter& adapter) const {
+  const auto cause = dropped_adapters_.find(adapter.id);
+  return AdapterUnreadable(adapter.name, cause == dropped_adapters_.end() ? absl::OkStatus() : cause->second);
 }
 
 void GroupHoldings::Restore(Residency residency, Weights weights) {

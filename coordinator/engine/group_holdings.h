@@ -7,6 +7,7 @@
 // thread.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/engine/engine_options.h"
 #include "coordinator/engine/engine_stats.h"
+#include "coordinator/request/request_adapter.h"
 #include "coordinator/residency/residency.h"
 #include "coordinator/residency/weights.h"
 
@@ -58,8 +60,11 @@ class GroupHoldings {
   void NoteWeights(Weights weights);
   void NoteMappedBlocks(int32_t num_blocks);
   void NoteAdapters(std::vector<HeldAdapter> adapters) { adapters_ = std::move(adapters); }
-  // A recovery has brought these adapters back, and has dropped the other adapters.
-  void RestoreAdapters(std::vector<HeldAdapter> adapters);
+  // A recovery has led to `recovered`: it has brought these adapters back, and has dropped the other
+  // adapters.
+  void RestoreAdapters(const Held& recovered);
+  // The error for clients of an adapter that the ranks do not hold any more.
+  absl::Status WhyDropped(const RequestAdapter& adapter) const;
   // Nothing has changed after all, or a recovery has led to this.
   void Restore(Residency residency, Weights weights);
 
@@ -74,6 +79,7 @@ class GroupHoldings {
   const int32_t largest_cache_;
   int32_t mapped_blocks_;
   std::vector<HeldAdapter> adapters_;
+  std::map<uint64_t, absl::Status> dropped_adapters_;  // by id: why the last recovery has dropped the adapter
   int64_t num_cache_grows_ = 0, num_cache_shrinks_ = 0;
 };
 

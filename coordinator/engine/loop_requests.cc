@@ -17,6 +17,10 @@ void LoopRequests::Add(std::vector<EngineRequest> requests) {
     // Further choices of a prompt come directly after the first choice, and share the first choice's fate.
     const bool was_refused = !refused.empty() && request.fork_of == refused;
     const SequencePtr sequence = parts_.scheduler.Add(std::move(request));
+    if (LacksAdapter(*sequence)) {
+      EndWithoutAdapter(sequence);
+      continue;
+    }
     if (!was_refused && !IsHopeless(*sequence)) continue;
     if (!was_refused) refused = sequence->request.id;
     parts_.scheduler.Abort(sequence->request.id);
@@ -46,6 +50,28 @@ void LoopRequests::EndExpired(MonotonicTime now) {
 void LoopRequests::EndExpired(const ExpiredSequence& expired) {
   parts_.observer.OnRequestExpired(expired.cause);
   End(expired.sequence, FinishReason::kError, ExpiryError(expired.cause));
+}
+
+bool LoopRequests::LacksAdapter(const Sequence& sequence) const {
+  const RequestAdapter* const adapter = sequence.request.adapter.get();
+  return adapter != nullptr && !HasId(parts_.holdings.adapters(), adapter->id);
+}
+
+void LoopRequests::EndWithoutAdapter() {
+  std::vector<SequencePtr> lost;
+  const LiveSequences& live = parts_.scheduler.sequences();
+  for (const auto& [key, sequence] : live.running()) {
+    if (LacksAdapter(*sequence)) lost.push_back(sequence);
+  }
+  for (const auto& [key, sequence] : live.waiting()) {
+    if (LacksAdapter(*sequence)) lost.push_back(sequence);
+  }
+  for (const SequencePtr& sequence : lost) EndWithoutAdapter(sequence);
+}
+
+void LoopRequests::EndWithoutAdapter(const SequencePtr& sequence) {
+  if (parts_.scheduler.Abort(sequence->request.id) == nullptr) return;
+  End(sequence, FinishReason::kError, parts_.holdings.WhyDropped(*sequence->request.adapter));
 }
 
 void LoopRequests::EndAll(FinishReason reason, const absl::Status& error) {

@@ -42,11 +42,14 @@ class LoopRequests {
   LoopRequests(const Parts& parts, std::function<void()> publish)
       : parts_(parts), publish_(std::move(publish)) {}
 
-  // Gives requests to the scheduler, and refuses requests whose first token would come too late.
+  // Gives requests to the scheduler, and refuses requests whose first token would come too late, or whose
+  // adapter was dropped.
   void Add(std::vector<EngineRequest> requests);
   // Client's word; unknown ids are ignored.
   void Abort(const std::string& id);
   void EndExpired(MonotonicTime now);
+  // Ends the requests whose adapter a recovery has dropped.
+  void EndWithoutAdapter();
   void EndAll(FinishReason reason, const absl::Status& error = absl::OkStatus());
   void End(const SequencePtr& sequence, FinishReason reason, const absl::Status& error);
   // `now`: of the wall clock.
@@ -61,6 +64,9 @@ class LoopRequests {
 
  private:
   bool IsHopeless(const Sequence& sequence);
+  // The ranks do not hold the adapter of the sequence.
+  bool LacksAdapter(const Sequence& sequence) const;
+  void EndWithoutAdapter(const SequencePtr& sequence);
   void EndExpired(const ExpiredSequence& expired);
 
   const Parts parts_;

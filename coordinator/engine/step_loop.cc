@@ -289,7 +289,8 @@ void StepLoop::FinishRecovery(const absl::Status& status) {
     LogWarning("{}the weights came from an update, which new workers cannot have: they are stale",
                parts_.options.log_name);
   parts_.holdings.Restore(recovered.residency, recovered.weights);
-  parts_.holdings.RestoreAdapters(recovered.adapters);
+  parts_.holdings.RestoreAdapters(recovered);
+  requests_.EndWithoutAdapter();
   const bool needs_weights = parts_.holdings.NeedsWeights();
   if (needs_weights) parts_.stale.NoteMissing(parts_.options.monotonic_now());
   RestartStepDeadline();

@@ -168,8 +168,10 @@ absl::Status EpochFormer::SetAdapters(GroupEpoch* epoch, Held* held) {
     RETURN_IF_ERROR(epoch->Health());
     if (one.ok()) continue;
     LogError("{}an adapter is dropped: {}", ReplicaPrefix(flags_), std::string(one.message()));
+    held->dropped_adapters[adapter.id] = one;
     possible.pop_back();
   }
+  held_.dropped_adapters = held->dropped_adapters;
   held->adapters = held_.adapters = possible;
   return epoch->SetAdaptersOnAll(possible).status();
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace somnus {
 
 struct HeldAdapter {
@@ -31,5 +33,9 @@ struct HeldAdapter {
 inline bool HasId(const std::vector<HeldAdapter>& adapters, uint64_t id) {
   return std::any_of(adapters.begin(), adapters.end(), [id](const HeldAdapter& one) { return one.id == id; });
 }
+
+// The error for clients of an adapter that workers could not read again: DataLoss. `cause` is a rank's error,
+// which may name paths.
+absl::Status AdapterUnreadable(const std::string& name, const absl::Status& cause);
 
 }  // namespace somnus

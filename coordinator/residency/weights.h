@@ -3,6 +3,7 @@
 // Values; not thread safe.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,8 @@ struct Held {
   Weights weights;
   int32_t num_mapped_blocks = 0;  // of the KV cache, while the cache is resident; 0: all
   std::vector<HeldAdapter> adapters;
+  // Of a recovery: why it has dropped adapters, by their ids.
+  std::map<uint64_t, absl::Status> dropped_adapters;
 };
 
 // Of a change of weights: the error of a rank, or of a replica, that has refused the change before anything

@@ -193,13 +193,21 @@ class Lora(unittest.TestCase):
         shutil.copytree(poet, moving)
         self.assertEqual(self.load("poet", moving, load_inplace=True).status, 200)
         self.assertEqual({name: self.answer(name) for name in ("other", self.cluster.name, "poet")}, alone)
+        self.assertEqual(self.post("/pause", {}).status, 200)
+        replies = []
+        asking = threading.Thread(target=lambda: replies.append(self.ask("poet")))
+        asking.start()
+        wait_until(lambda: self.cluster.metric("vllm:num_requests_waiting") == 1, 30, "the request is open")
         with open(os.path.join(moving, "adapter_config.json"), "a", encoding="utf-8") as file:
             file.write("\n")
         os.kill(self.cluster.worker_pids()[0], signal.SIGKILL)
+        asking.join(60)  # while the pause lasts
+        self.assertEqual(self.post("/resume", {}).status, 200)
         self.assertEqual(self.answer(self.cluster.name), alone[self.cluster.name])
-        reply = self.ask("poet")
-        self.assertEqual(reply.status, 500, "the new worker could not have it: " + reply.text)
-        self.assertIn("files have changed", reply.text)
+        for reply in (*replies, self.ask("poet")):
+            self.assertEqual(reply.status, 500, "the new worker could not have it: " + reply.text)
+            self.assertIn("'poet' cannot be read again: its files have changed since", reply.text)
+        self.assertEqual(len(replies), 1)
         self.assertEqual(self.answer("other"), alone["other"])
 
     def test_replicas(self):

@@ -403,6 +403,26 @@ TEST_F(EngineAdaptersTest, AnAdapterThatANewWorkerCannotReadHoldsUpNoOther) {
   ExpectAnswer(Ask("lawyer"));
 }
 
+TEST_F(EngineAdaptersTest, ARequestThatIsOpenWhenItsAdapterIsDroppedHearsWhy) {
+  Begin(3);
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  Ticket late = MakeTicket("late", 5, 3);  // on its way to the loop meanwhile
+  late.request.adapter = *registry_->Acquire("poet");
+  Held recovered;
+  recovered.adapters.push_back(
+      {.slot = 2, .id = (*registry_->Acquire("lawyer"))->id, .name = "lawyer", .path = "/lawyer"});
+  recovered.dropped_adapters[late.request.adapter->id] = absl::NotFoundError("rank 1: /poet: no such file");
+  executor_.SetRecovered(recovered);
+  const Ticket dropped = AskPaused("poet"), kept = Ask("lawyer"), base = Ask("");
+  executor_.Lose(absl::UnavailableError("rank 1 is gone"));
+  ExpectError(dropped, absl::StatusCode::kDataLoss,
+              "the adapter 'poet' cannot be read again: its files have gone");
+  ASSERT_TRUE(loop_->Submit(late.request).ok());
+  ExpectError(late, absl::StatusCode::kDataLoss, "its files have gone");
+  ASSERT_TRUE(engine_->Resume().ok());
+  for (const Ticket* ticket : {&kept, &base}) ExpectAnswer(*ticket);
+}
+
 TEST_F(EngineAdaptersTest, WaitsEndByAbortDeadlineAndUnload) {
   Begin(1);
   ASSERT_EQ(Load("poet"), absl::OkStatus());
