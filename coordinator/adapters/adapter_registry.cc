@@ -95,9 +95,9 @@ absl::Status AdapterRegistry::CheckLoad(const std::string& name, const std::stri
     return absl::AlreadyExistsError(
         absl::StrCat("lora_name: '", name, "' is loaded; load_inplace replaces it"));
   }
-  if (known_.size() < kMaxNames) return absl::OkStatus();
+  if (known_.size() < static_cast<size_t>(options_.max_names)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("lora_name: there are ", kMaxNames, " adapters; unload one"));
+      absl::StrCat("lora_name: there are ", options_.max_names, " adapters (--max-lora-names); unload one"));
 }
 
 absl::Status AdapterRegistry::Unload(const std::string& name) {

@@ -39,6 +39,7 @@ struct AdapterRegistryOptions {
   absl::Duration unload_timeout = absl::Minutes(1);  // for open requests of an adapter that goes
   absl::Duration failed_for = absl::Seconds(1);      // after a failed read no other read is tried
   absl::Duration patience = absl::Minutes(1);        // of requests with workers that are not ready
+  int32_t max_names = 16'384;                        // of adapters, held or forgotten
 };
 
 // A snapshot of one adapter.
@@ -53,7 +54,6 @@ struct AdapterCard {
 class AdapterRegistry {
  public:
   using Adapter = std::shared_ptr<const RequestAdapter>;
-  static constexpr size_t kMaxNames = 16'384;
   static constexpr size_t kMaxNameBytes = 256;
   static constexpr size_t kMaxPathBytes = 4096;
 
@@ -63,7 +63,7 @@ class AdapterRegistry {
   AdapterRegistry(const AdapterRegistry&) = delete;
 
   // InvalidArgument names lora_name or lora_path; AlreadyExists: the name is loaded, and `in_place` is false;
-  // ResourceExhausted: there are kMaxNames; DeadlineExceeded: no place became free in time; else the engine's
+  // ResourceExhausted: there are max_names; DeadlineExceeded: no place became free in time; else the engine's
   // error, which names the tensor or the key. After an error the names have not changed.
   absl::Status Load(const std::string& name, const std::string& path, bool in_place);
   // NotFound; DeadlineExceeded: requests have not ended in time, and the adapter stays. After an error of the

@@ -87,8 +87,19 @@ FlagGroup AdapterFlags(LoraFlags* f) {
                     "--lora-modules ask for"),
           Flag::Int("max-lora-rank", &f->max_rank, 1, LoraAdapter::kMaxRank,
                     "the largest rank of an adapter, for which places are made"),
+          Flag::Int("max-lora-names", &f->max_names, 1, 1 << 20,
+                    "adapters that the server knows by name, whether the workers hold them or have forgotten "
+                    "them; a load beyond is refused"),
           Flag::Time("lora-unload-timeout", &f->unload_timeout, absl::ZeroDuration(), kLongestTimeFlag,
                      "how long unloading an adapter waits for the adapter's open requests"),
+          Flag::Time(
+              "lora-ready-timeout", &f->ready_timeout, absl::ZeroDuration(), kLongestTimeFlag,
+              "how long requests wait for an adapter that has to be read again while the workers are lost "
+              "and recovered; then they are refused"),
+          Flag::Time(
+              "lora-retry-pause", &f->retry_pause, absl::ZeroDuration(), kLongestTimeFlag,
+              "how long requests get the same error after their adapter could not be read again, before "
+              "a request has it read once more"),
       }};
 }
 

@@ -23,7 +23,10 @@ struct LoraFlags {
   int32_t max_loras = 1;      // different adapters in one step
   int32_t max_cpu_loras = 0;  // that workers hold at once; 0: as MaxAdapters says
   int32_t max_rank = 16;
+  int32_t max_names = 16'384;                        // of adapters, held or forgotten
   absl::Duration unload_timeout = absl::Minutes(1);  // for the requests of an adapter that is unloaded
+  absl::Duration ready_timeout = absl::Minutes(1);   // for workers that are to read an adapter again
+  absl::Duration retry_pause = absl::Seconds(1);     // after a read that has failed
 };
 
 // How many adapters the workers hold at once.

@@ -30,10 +30,9 @@ class EngineAdaptersTest : public ::testing::Test {
   // To be called once: makes the registry, and the engine over the loop.
   void Begin(int32_t max_adapters, absl::Duration unload_timeout = absl::ZeroDuration(),
              const QueueLimits& limits = {}) {
-    registry_ =
-        std::make_shared<AdapterRegistry>(loop_, AdapterRegistryOptions{.max_adapters = max_adapters,
-                                                                        .unload_timeout = unload_timeout,
-                                                                        .failed_for = absl::Minutes(1)});
+    registry_options_.max_adapters = max_adapters;
+    registry_options_.unload_timeout = unload_timeout;
+    registry_ = std::make_shared<AdapterRegistry>(loop_, registry_options_);
     engine_ = std::make_unique<AdapterEngine>(loop_, registry_, limits, &observer_);
   }
   // One place, which another adapter has taken from "poet". The workers answer no call until they are told
@@ -94,6 +93,7 @@ class EngineAdaptersTest : public ::testing::Test {
   const EngineOptions options_;
   FakeExecutor executor_;
   std::shared_ptr<EngineLoop> loop_;
+  AdapterRegistryOptions registry_options_{.failed_for = absl::Minutes(1)};
   std::shared_ptr<AdapterRegistry> registry_;
   RecordingObserver observer_;  // of the requests that end before they are in the loop
   std::unique_ptr<AdapterEngine> engine_;
@@ -158,6 +158,18 @@ TEST_F(EngineAdaptersTest, BadCallsChangeNothing) {
   EXPECT_EQ(Names(), "poet ");
   ASSERT_EQ(Load("y"), absl::OkStatus());
   EXPECT_EQ(LastCall(), "adapters 1=poet 2=y");
+}
+
+TEST_F(EngineAdaptersTest, NamesAreBoundedAndPlacesAreNot) {
+  registry_options_.max_names = 2;
+  Begin(1);
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  const absl::Status full = Load("third");
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(std::string(full.message()), HasSubstr("--max-lora-names"));
+  EXPECT_EQ(Load("poet", /*in_place=*/true), absl::OkStatus());
+  ASSERT_EQ(registry_->Unload("poet"), absl::OkStatus());
+  EXPECT_EQ(Load("third"), absl::OkStatus());
 }
 
 TEST_F(EngineAdaptersTest, AnUnloadThatRequestsHoldUpChangesNothing) {
@@ -343,6 +355,14 @@ TEST_F(EngineAdaptersTest, AnAdapterThatWorkersAreNotReadyForHoldsUpNoOther) {
   const std::vector<std::string> calls = executor_.lifecycle_calls();
   EXPECT_THAT(std::vector<std::string>(calls.end() - 3, calls.end()),
               testing::ElementsAre("adapters 1=poet", "adapters 1=lawyer", "adapters 1=poet"));
+}
+
+TEST_F(EngineAdaptersTest, WorkersThatAreNotReadyForTooLongAreAnError) {
+  registry_options_.patience = absl::ZeroDuration();
+  Begin(1);
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  executor_.FailNextLifecycleCall(absl::DeadlineExceededError("rank 0: not yet"));
+  ExpectError(Ask("poet"), absl::StatusCode::kUnavailable, "the workers are not ready");
 }
 
 TEST_F(EngineAdaptersTest, EachRequestThatWaitsAloneHasTheWholePatience) {

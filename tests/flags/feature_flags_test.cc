@@ -109,6 +109,7 @@ using testing::HasSubstr;
 TEST(LoraFlags, ModulesComeAsPairsAndAsJson) {
   const absl::StatusOr<Flags> flags = ParseFlags(
       {"m", "--enable-lora", "--lora-modules=a=/adapters/a=1", "--max-loras=2", "--lora-unload-timeout=5s",
+       "--max-lora-names=9", "--lora-ready-timeout=6s", "--lora-retry-pause=7s",
        R"(--lora-modules=[{"name": "b", "path": "/b"}, {"name": "c", "path": "/c", "base_model_name": "m"}])"});
   ASSERT_TRUE(flags.ok()) << flags.status();
   const LoraFlags& lora = flags->lora;
@@ -119,6 +120,9 @@ TEST(LoraFlags, ModulesComeAsPairsAndAsJson) {
   EXPECT_EQ(MaxAdapters(lora), 3);
   EXPECT_EQ(lora.max_rank, 16);
   EXPECT_EQ(lora.unload_timeout, absl::Seconds(5));
+  EXPECT_EQ(lora.max_names, 9);
+  EXPECT_EQ(lora.ready_timeout, absl::Seconds(6));
+  EXPECT_EQ(lora.retry_pause, absl::Seconds(7));
 }
 
 TEST(LoraFlags, RefusesWhatCannotBe) {
