@@ -341,8 +341,8 @@ class ServedEngineImpl : public ServedEngine {
         engine_, AdapterRegistryOptions{.max_adapters = MaxAdapters(flags_.lora),
                                         .max_loras = flags_.lora.max_loras,
                                         .unload_timeout = flags_.lora.unload_timeout,
-                                        .failed_for = flags_.lora.retry_pause,
-                                        .patience = flags_.lora.ready_timeout,
+                                        .retry_pause = flags_.lora.retry_pause,
+                                        .ready_timeout = flags_.lora.ready_timeout,
                                         .max_names = flags_.lora.max_names});
     for (const LoraModule& module : flags_.lora.modules) {
       if (!module.base.empty() && module.base != name_) continue;

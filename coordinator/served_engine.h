@@ -42,7 +42,7 @@ class ServedEngine {
   virtual absl::Status ReadText() = 0;
   // Starts the workers, or adopts workers that an earlier coordinator has left, and waits until the workers
   // hold the model; meanwhile the tokenizer is read, unless ReadText has read it, and an error there ends the
-  // load. `make_room` is called before the workers take memory.
+  // load. `make_room` is called before the workers take memory that they do not hold yet.
   virtual absl::Status Load(const std::function<absl::Status()>& make_room) = 0;
   // Makes the engine, which borrows the workers. Null: the model shares its devices with no other model.
   virtual absl::StatusOr<ServedModel> Serve(SharedDevices* devices) = 0;

@@ -47,7 +47,8 @@ struct HostCpus {
 
 struct Placement {
   std::vector<int> memory_nodes;  // as PlacePages takes them; none: the kernel chooses
-  std::vector<int> cpus;          // to which the process is restricted, spare CPUs last; none: no restriction
+  std::vector<int>
+      cpus;  // to which the process is restricted, spare CPUs last; none: the inherited mask stays
   int num_threads = 1;
   // Threads that make pages and copy memory, on any of `cpus`: as many as compute for all ranks there, but no
   // more than 16 where the rank itself has fewer. Ranks have unequal amounts of memory, so the CPUs of a rank

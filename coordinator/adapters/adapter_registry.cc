@@ -207,7 +207,7 @@ bool AdapterRegistry::MayRetry(const std::string& name) {
   const auto found = known_.find(name);
   if (found == known_.end()) return false;
   const MonotonicTime now = MonotonicNow();
-  found->second.give_up = std::min(found->second.give_up, now + options_.patience);
+  found->second.give_up = std::min(found->second.give_up, now + options_.ready_timeout);
   return now < found->second.give_up;
 }
 
@@ -222,7 +222,7 @@ absl::Status AdapterRegistry::NoteFailure(const std::string& name, const absl::S
   known.error = of_workers ? absl::UnavailableError(absl::StrCat(
                                  "the adapter '", name, "' cannot be read now: the workers are not ready"))
                            : AdapterUnreadable(name, cause);
-  known.retry_at = MonotonicNow() + options_.failed_for;
+  known.retry_at = MonotonicNow() + options_.retry_pause;
   return known.error;
 }
 
@@ -232,7 +232,7 @@ void AdapterRegistry::NoteWaiting(const std::string& name, int32_t count) {
   waiting += count;
   if (waiting > 0) return;
   waiting_.erase(name);
-  // A later request has the whole patience.
+  // A later request has the whole ready_timeout.
   if (const auto found = known_.find(name); found != known_.end())
     found->second.give_up = absl::InfiniteDuration();
 }

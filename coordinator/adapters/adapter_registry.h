@@ -37,8 +37,8 @@ struct AdapterRegistryOptions {
   int32_t max_adapters = 1;                          // that the workers hold at once
   int32_t max_loras = 1;                             // in one step; for metrics
   absl::Duration unload_timeout = absl::Minutes(1);  // for open requests of an adapter that goes
-  absl::Duration failed_for = absl::Seconds(1);      // after a failed read no other read is tried
-  absl::Duration patience = absl::Minutes(1);        // of requests with workers that are not ready
+  absl::Duration retry_pause = absl::Seconds(1);     // after a failed read no other read is tried
+  absl::Duration ready_timeout = absl::Minutes(1);   // of requests with workers that are not ready
   int32_t max_names = 16'384;                        // of adapters, held or forgotten
 };
 
@@ -96,9 +96,9 @@ class AdapterRegistry {
     Adapter adapter;                                   // null: the adapter is forgotten
     std::shared_ptr<const std::atomic<bool>> dropped;  // HeldAdapter::dropped of `adapter`
     int64_t last_use = 0;                              // larger: later
-    MonotonicTime give_up =
-        absl::InfiniteDuration();  // set while requests wait, and the workers are not ready
-    absl::Status error;            // of the last Bring, until retry_at
+    // Set while requests wait, and the workers are not ready.
+    MonotonicTime give_up = absl::InfiniteDuration();
+    absl::Status error;  // of the last Bring, until retry_at
     MonotonicTime retry_at;
 
     bool is_dropped() const { return adapter != nullptr && dropped->load(); }
@@ -135,7 +135,7 @@ class AdapterRegistry {
   absl::StatusOr<Adapter> TryToBring(const std::string& name, std::shared_ptr<StopSignal>* leaving);
   // The workers were not ready to read the adapter. False: for too long.
   bool MayRetry(const std::string& name);
-  // Returns the error for clients of a failed Bring, which Acquire returns for failed_for. `of_workers`: the
+  // Returns the error for clients of a failed Bring, which Acquire returns for retry_pause. `of_workers`: the
   // workers are at fault, and not the files.
   absl::Status NoteFailure(const std::string& name, const absl::Status& cause, bool of_workers);
 

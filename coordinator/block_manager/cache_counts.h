@@ -10,7 +10,7 @@ namespace somnus {
 // Why the contents of a block are not cached any more.
 enum class CacheLoss {
   kEvicted,      // the block was given to another sequence
-  kOrphaned,     // the parent was lost before, so that nothing led to the block, and another block came
+  kOrphaned,     // the parent was lost before, so that nothing led to the block, whose place was taken
   kReset,        // a call has emptied the cache
   kPause,        // a pause that clears the cache
   kSleep,        // a sleep that has not kept the block

@@ -19,7 +19,7 @@ struct AutoSleepOptions {
   absl::Duration idle_sleep;  // without a request, until the engine goes to sleep; 0: never
   int32_t idle_level = 1;
   // Of wake-ups for requests. The pause after a sleep that has failed is idle_sleep or retry.first_pause,
-  // doubles, and is at most retry.longest_given_up.
+  // doubles, and is at most the longer of idle_sleep and retry.longest_given_up.
   WakeRetryOptions retry;
   MonotonicClock now = MonotonicNow;
 };

@@ -27,7 +27,7 @@ HostTierBlocks KeptKv::Choose(const SleepSpec& changes, std::optional<int64_t> m
     limits.num_blocks = std::max<int64_t>(0, *max_bytes) / options_.kv_block_bytes;
   const std::vector<KeptBlock> kept = scheduler_.kept().Choose(limits);
   return {kept,
-          scheduler_.blocks().swapped().Sources()};  // kept blocks may have taken the place of cached ones
+          scheduler_.blocks().swapped().Sources()};  // cached swapped blocks may have given way to kept ones
 }
 
 HostTierBlocks KeptKv::ChooseNothing(const SleepSpec& changes) const {

@@ -15,19 +15,19 @@ class RetryBackoff {
   RetryBackoff(absl::Duration first_pause, absl::Duration longest_pause)
       : first_pause_(first_pause), longest_pause_(longest_pause), pause_(first_pause) {}
 
-  // It has failed. Returns the pause until the next try; infinite: there is none.
+  // The attempt has failed. Returns the pause until the next try; infinite: there is none.
   absl::Duration NoteFailed(MonotonicTime now);
   void NoteServing(MonotonicTime now) { serving_since_ = now; }
-  // The next pause is the first one again.
+  // The next pause is as long as the first pause.
   void Restart() { pause_ = first_pause_; }
-  // It is tried now.
+  // A next attempt begins.
   void NoteTry() { due_ = absl::InfiniteDuration(); }
-  // When it is to be tried; infinite where it has not failed, or not since the last NoteTry.
+  // The time of the next attempt; infinite where no attempt has failed since the last NoteTry.
   MonotonicTime due() const { return due_; }
 
  private:
   absl::Duration first_pause_, longest_pause_;
-  absl::Duration pause_;  // the next one
+  absl::Duration pause_;  // the next pause
   MonotonicTime due_ = absl::InfiniteDuration();
   MonotonicTime serving_since_ = absl::InfiniteDuration();
 };

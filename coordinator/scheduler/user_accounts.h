@@ -29,7 +29,7 @@ namespace somnus {
 class UserAccounts : public std::enable_shared_from_this<UserAccounts> {
  public:
   static constexpr int64_t kPromptWeight = 1;
-  static constexpr int64_t kOutputWeight = 2;  // an output token costs as much as two prompt tokens
+  static constexpr int64_t kOutputWeight = 2;  // an output token costs about as much as two prompt tokens
 
   // A user's account while somebody holds the account, for a request: then the account is not forgotten, and
   // the user is there.

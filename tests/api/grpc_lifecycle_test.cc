@@ -150,7 +150,9 @@ TEST_F(GrpcLifecycleTest, AnUpdateThatWasEndedIsGoneBeforeItsClientNotices) {
   EXPECT_TRUE(AbortCall().ok());
   while (engine_->num_updates() > 0) absl::SleepFor(absl::Milliseconds(1));
   call.Send("a", 7);
-  EXPECT_EQ(call.writer->Finish().error_code(), grpc::StatusCode::ABORTED) << "the call was not cancelled";
+  // On a starved machine the client's silence may have lasted for so long that the call was cancelled.
+  const grpc::StatusCode code = call.writer->Finish().error_code();
+  EXPECT_TRUE(code == grpc::StatusCode::ABORTED || code == grpc::StatusCode::CANCELLED) << code;
 }
 
 TEST_F(GrpcLifecycleTest, ASilentClientOfAnUpdateThatWasEndedIsCancelled) {

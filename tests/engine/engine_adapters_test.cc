@@ -93,7 +93,7 @@ class EngineAdaptersTest : public ::testing::Test {
   const EngineOptions options_;
   FakeExecutor executor_;
   std::shared_ptr<EngineLoop> loop_;
-  AdapterRegistryOptions registry_options_{.failed_for = absl::Minutes(1)};
+  AdapterRegistryOptions registry_options_{.retry_pause = absl::Minutes(1)};
   std::shared_ptr<AdapterRegistry> registry_;
   RecordingObserver observer_;  // of the requests that end before they are in the loop
   std::unique_ptr<AdapterEngine> engine_;
@@ -358,7 +358,7 @@ TEST_F(EngineAdaptersTest, AnAdapterThatWorkersAreNotReadyForHoldsUpNoOther) {
 }
 
 TEST_F(EngineAdaptersTest, WorkersThatAreNotReadyForTooLongAreAnError) {
-  registry_options_.patience = absl::ZeroDuration();
+  registry_options_.ready_timeout = absl::ZeroDuration();
   Begin(1);
   for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
   executor_.FailNextLifecycleCall(absl::DeadlineExceededError("rank 0: not yet"));

@@ -40,7 +40,7 @@ TEST(EngineViewTest, RequestsAndTheBlocksThatTheyHold) {
   options.scheduler.max_num_seqs = 1;
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);
-  const Ticket first = MakeTicket("first", 12, 20), second = MakeTicket("second", 8, 1, 100);
+  const Ticket first = MakeTicket("first", 12, 60), second = MakeTicket("second", 8, 1, 100);
   executor.SetStepTime(absl::Milliseconds(200));  // a loop draws between two steps
   ASSERT_TRUE(engine.Submit(first.request).ok());
   ASSERT_TRUE(engine.Submit(second.request).ok());

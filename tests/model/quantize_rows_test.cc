@@ -67,7 +67,7 @@ TEST(QuantizeRows, ErrorsAreThoseOfTheSteps) {
   }
 }
 
-// Every value that Q4_0 can represent has Q4_1, too, up to the rounding of its minimum.
+// Q4_1 can represent every value that Q4_0 can represent, up to the rounding of its minimum.
 TEST(QuantizeRows, FourBitsKeepEverySymmetricGrid) {
   std::vector<float> values;
   for (int i = 0; i < kBlock; ++i) values.push_back(static_cast<float>(i % 16 - 8) * 0.25f);
