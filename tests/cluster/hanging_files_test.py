@@ -36,7 +36,8 @@ class Fifos(unittest.TestCase):
             with self.subTest(flags):
                 said = self.refusal(*(f"{flag}={self.fifo}" for flag in flags))
                 self.assertIn(f"coordinator: {flags[0]}: {self.fifo} is not a regular file\n", said)
-        self.assertIn(f"coordinator: --access-log: {self.fifo}: nobody reads this FIFO\n", self.refusal(f"--access-log={self.fifo}"))
+        self.assertIn(f"coordinator: --access-log: {self.fifo} is a FIFO that nobody reads, or a socket\n",
+                      self.refusal(f"--access-log={self.fifo}"))
         self.assertIn(f"--spill-dir: a spill file in {self.fifo}: Not a directory\n",
                       self.refusal("--backup=file", f"--spill-dir={self.fifo}"))
 
