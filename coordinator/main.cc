@@ -12,15 +12,19 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "base/discovery.h"
 #include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/log_writer.h"
 #include "base/monotonic.h"
 #include "base/service_manager.h"
+#include "base/threads.h"
 #include "coordinator/flags/flags.h"
 #include "coordinator/flags/serve_config.h"
 #include "coordinator/liveness_log.h"
@@ -34,9 +38,10 @@ namespace {
 
 // A coordinator under the heaviest load takes a fraction of this time.
 constexpr absl::Duration kProbeTimeout = absl::Seconds(5);
-// For the end of a start, in which there is nothing to lose, and for an end after --shutdown-timeout, in
-// which workers may have to be killed.
-constexpr absl::Duration kStartEndPatience = absl::Seconds(20), kStopPatience = absl::Seconds(60);
+// An end takes the most time where workers have to be killed: up to 2 s for their replies, 5 s from SIGTERM
+// to SIGKILL, and then kKillPatience. The end of a server that has started comes after --shutdown-timeout,
+// and may have to wait for a recovery, which gives a killed worker half a minute, too.
+constexpr absl::Duration kStartEndPatience = absl::Seconds(60), kStopPatience = absl::Seconds(90);
 constexpr absl::Duration kFlushTimeout = absl::Seconds(1);
 
 int CannotServe(const absl::Status& status) {
@@ -60,9 +65,10 @@ class StopGuard {
     if (thread_.joinable()) thread_.join();
   }
 
-  // Ends the process where it still exists after that time. To be called once.
+  // Ends the process where it still exists after that time. To be called once. Where the system has no thread
+  // left, the server ends as it does without a guard.
   void AskedToStop(absl::Duration patience) {
-    thread_ = std::thread([this, patience] {
+    absl::StatusOr<std::thread> thread = somnus::StartThread([this, patience] {
       if (over_.WaitFor(patience)) return;
       somnus::LogError(
           "the server has not stopped within {}, and ends without more ado: does a file system hang?",
@@ -70,6 +76,12 @@ class StopGuard {
       (void)somnus::LogWriter::OfProcess()->Flush(kFlushTimeout);
       _exit(1);
     });
+    if (thread.ok()) {
+      thread_ = *std::move(thread);
+    } else {
+      somnus::LogWarning("nothing ends the server if its end hangs: {}",
+                         std::string(thread.status().message()));
+    }
   }
 
  private:
@@ -77,15 +89,38 @@ class StopGuard {
   std::thread thread_;
 };
 
+// The requests to stop that signals bring, for a server that may not exist yet. Thread safe.
+class StopRequests {
+ public:
+  // The `count`-th signal, from 1 on.
+  void Add(int signal, int count) {
+    absl::MutexLock lock(&mu_);
+    // Once somebody has asked for the workers' end, too, no worker is left any more.
+    const bool leave = signal == SIGUSR1 && (!last_.has_value() || last_->leave_workers);
+    last_ = somnus::StopRequest{.impatient = count > 1, .leave_workers = leave};
+    if (server_ != nullptr) server_->RequestStop(*last_);
+  }
+
+  // From now on this server gets the requests, the last one before too; null: nobody gets them.
+  void SendTo(somnus::Server* server) {
+    absl::MutexLock lock(&mu_);
+    server_ = server;
+    if (server_ != nullptr && last_.has_value()) server_->RequestStop(*last_);
+  }
+
+ private:
+  absl::Mutex mu_;
+  somnus::Server* server_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::optional<somnus::StopRequest> last_ ABSL_GUARDED_BY(mu_);
+};
+
 // Serves until a signal tells the server to stop; returns the exit code.
 int Serve(const somnus::Flags& flags) {
   // Before there are other threads, too.
   const std::unique_ptr<somnus::ServiceManager> manager = somnus::ServiceManager::TakeFromEnvironment();
   StopGuard guard;
+  StopRequests requests;
   std::atomic<bool> starting{true};
-  somnus::Server* to_stop = nullptr;
-  absl::Mutex mu;
-  std::optional<somnus::StopRequest> requested;
   // The object is constructed before any other thread exists, so that all threads inherit its signal mask.
   // The third signal ends the process at once.
   somnus::SignalWatcher signals([&](int signal, int count) {
@@ -94,20 +129,12 @@ int Serve(const somnus::Flags& flags) {
       manager->Stopping();
       guard.AskedToStop(starting ? kStartEndPatience : flags.shutdown_timeout + kStopPatience);
     }
-    absl::MutexLock lock(&mu);
-    // Once somebody has asked for the workers' end, too, no worker is left any more.
-    const bool leave = signal == SIGUSR1 && (!requested.has_value() || requested->leave_workers);
-    requested = somnus::StopRequest{.impatient = count > 1, .leave_workers = leave};
-    if (to_stop != nullptr) to_stop->RequestStop(*requested);
+    requests.Add(signal, count);
   });
   WatchLoops(flags);
   const somnus::LivenessLog liveness_log(&somnus::Heartbeats::OfProcess());
   const std::unique_ptr<somnus::Server> server = somnus::Server::Create(flags);
-  {
-    absl::MutexLock lock(&mu);
-    to_stop = server.get();
-    if (requested.has_value()) server->RequestStop(*requested);
-  }
+  requests.SendTo(server.get());
   absl::Status status = server->Start();
   starting = false;
   if (status.ok()) {
@@ -120,10 +147,7 @@ int Serve(const somnus::Flags& flags) {
     });
     status = server->Run();
   }
-  {
-    absl::MutexLock lock(&mu);
-    to_stop = nullptr;
-  }
+  requests.SendTo(nullptr);
   if (status.ok() || absl::IsCancelled(status)) return 0;
   return CannotServe(status);
 }

@@ -154,6 +154,9 @@ class WeightsKeeper : public PassingObserver {
   const std::string log_name_;
 };
 
+// What a start waits for.
+enum class StartPhase { kFiles, kWorkers, kText };
+
 class ServedEngineImpl : public ServedEngine {
  public:
   explicit ServedEngineImpl(const Flags& flags) : flags_(flags), workers_(flags) {}
@@ -197,7 +200,10 @@ class ServedEngineImpl : public ServedEngine {
 
   absl::Status ReadText() override {
     BeginText();
-    return text_.get().status();
+    phase_ = StartPhase::kText;
+    const absl::Status read = text_.get().status();
+    phase_ = StartPhase::kFiles;
+    return read;
   }
 
   absl::Status Load(const std::function<absl::Status()>& make_room) override {
@@ -209,7 +215,7 @@ class ServedEngineImpl : public ServedEngine {
       ASSIGN_OR_RETURN(sentence_modules_, ReadSentenceModules(flags_.model));
     }
     if (!text_.valid()) BeginText();
-    reads_files_ = false;
+    phase_ = StartPhase::kWorkers;
     RETURN_IF_ERROR(workers_.Start(checkpoint_->config(), max_model_len_, fingerprint));
     if (!workers_.adopted()) RETURN_IF_ERROR(make_room());
     ASSIGN_OR_RETURN(plans_, workers_.Load());
@@ -217,8 +223,10 @@ class ServedEngineImpl : public ServedEngine {
   }
 
   absl::StatusOr<ServedModel> Serve(SharedDevices* devices) override {
+    phase_ = StartPhase::kText;
     ASSIGN_OR_RETURN(TextParts parts, text_.get());
     text_ = {};
+    phase_ = StartPhase::kWorkers;  // the rest is short, unless the workers read adapters
     keeper_ = std::make_unique<WeightsKeeper>(trace_.get(), flags_.run_dir, LogName());
     const ModelConfig& config = checkpoint_->config();
     CacheConfigInfo cache;
@@ -292,10 +300,10 @@ class ServedEngineImpl : public ServedEngine {
                           .why = "the server has started",
                           .since = created_,
                           .way_out = "it ends by itself"};
-    if (reads_files_) {
-      report.what = "The model is loading: the headers of its files are read.";
-      return report;
-    }
+    const StartPhase phase = phase_;
+    if (phase == StartPhase::kFiles) report.what = "The model is loading: the headers of its files are read.";
+    if (phase == StartPhase::kText) report.what = "The model is loading: its tokenizer is read.";
+    if (phase != StartPhase::kWorkers) return report;
     const int expected = flags_.world_size * flags_.data_parallel_size;
     const int come = workers_.NumCome();
     if (come >= expected) return report;
@@ -449,7 +457,7 @@ class ServedEngineImpl : public ServedEngine {
 
   const Flags flags_;
   const absl::Time created_ = absl::Now();
-  std::atomic<bool> reads_files_{true};  // no worker is started yet
+  std::atomic<StartPhase> phase_{StartPhase::kFiles};
   std::string name_;
   int32_t max_model_len_ = 0;
   int32_t num_layers_ = 0;  // with those of a draft model

@@ -115,6 +115,7 @@ class ServerImpl : public Server {
   absl::Status Open() {
     std::set<std::string> names;
     for (size_t i = 0; i < models_.size(); ++i) {
+      loads_ = i;
       const Metrics* const beside = i == 0 ? nullptr : models_.front()->metrics().get();
       RETURN_IF_ERROR(OfModel(i, models_[i]->Open(beside)));
       if (!names.insert(models_[i]->name()).second)
@@ -191,16 +192,22 @@ class ServerImpl : public Server {
   // Puts the model's name in front of the error where there are several models.
   absl::Status OfModel(size_t model, const absl::Status& error) const {
     if (error.ok() || models_.size() == 1) return error;
+    return absl::Status(error.code(), absl::StrCat(NameInFlags(model), ": ", error.message()));
+  }
+
+  // For the time in which models have no names of their own yet.
+  const std::string& NameInFlags(size_t model) const {
     const ModelPath& flags = flags_.models[model];
-    return absl::Status(error.code(),
-                        absl::StrCat(flags.name.empty() ? flags.path : flags.name, ": ", error.message()));
+    return flags.name.empty() ? flags.path : flags.name;
   }
 
   // The report of the model that is being loaded now. On any thread.
   StateReport Starting() const {
-    const ServedEngine& model = *models_[loads_];
+    const size_t loads = loads_;
+    const ServedEngine& model = *models_[loads];
     StateReport report = model.Starting();
-    if (models_.size() > 1 && opened_) report.why = absl::StrCat(report.why, "; now it loads ", model.name());
+    if (models_.size() == 1) return report;
+    absl::StrAppend(&report.why, "; now it loads ", opened_ ? model.name() : NameInFlags(loads));
     return report;
   }
 
@@ -258,7 +265,7 @@ class ServerImpl : public Server {
   std::vector<std::unique_ptr<ServedEngine>> models_;
   std::vector<std::shared_ptr<Engine>> engines_;  // the models'; empty until they are served
   std::atomic<bool> opened_{false};               // the models have names
-  std::atomic<size_t> loads_{0};                  // the model that is being loaded
+  std::atomic<size_t> loads_{0};                  // the model that is being opened or loaded
   std::unique_ptr<Front> front_;
   std::unique_ptr<StateLog> state_log_;  // null before Start and after Stop
   std::optional<RunDir> run_dir_;        // of several models

@@ -15,6 +15,7 @@ constexpr int64_t kDescriptorsOfWorker = 4;  // two pipes, the process and the c
 constexpr int64_t kConnections = 4;          // of clients, at once
 // The threads of the listeners, of gRPC and of one model, before any request.
 constexpr int kThreads = 36;
+constexpr int kThreadsOfEnd = 1;       // which guards the end against a file system that does not answer
 constexpr int kThreadsOfModel = 11;    // of each further model
 constexpr int kThreadsOfReplica = 8;   // of each further replica
 constexpr int kThreadsOfAdapters = 2;  // of a model with --enable-lora
@@ -32,7 +33,7 @@ StartNeeds NeedsOf(const Flags& flags) {
   const int64_t num_groups = num_models * flags.data_parallel_size;
   const int64_t for_clients = kOwnDescriptors + num_groups * kDescriptorsOfGroup +
                               num_groups * num_workers * kDescriptorsOfWorker + kConnections;
-  const int64_t threads = kThreads + (num_models - 1) * kThreadsOfModel +
+  const int64_t threads = kThreads + kThreadsOfEnd + (num_models - 1) * kThreadsOfModel +
                           num_models * (flags.data_parallel_size - 1) * kThreadsOfReplica +
                           (flags.lora.enabled ? num_models * kThreadsOfAdapters : 0);
   const bool starts_workers = flags.local_workers && !flags.discover_workers;

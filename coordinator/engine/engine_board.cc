@@ -57,13 +57,13 @@ EngineStats EngineBoard::Stats() const {
   if (IsReady(state_)) stats.stall = Stall();
   stats.stalled_since = awaited_at_;
   stats.lifecycle_call = command_;
-  const absl::Duration called = options_.monotonic_now() - command_.began;
-  stats.call_stalls =
-      IsReady(state_) && stats.stall.ok() && !command_.name.empty() && called > options_.step_stall;
+  const bool call_is_long =
+      !command_.name.empty() && options_.running_now() - command_since_ > options_.step_stall;
+  stats.call_stalls = IsReady(state_) && stats.stall.ok() && call_is_long;
   if (!stats.call_stalls) return stats;
   stats.stall = absl::UnavailableError(absl::StrCat("Requests wait for ", command_.name, ", for longer than ",
                                                     absl::FormatDuration(options_.step_stall), "."));
-  stats.stalled_since = options_.now() - called;
+  stats.stalled_since = command_at_;
   return stats;
 }
 
@@ -168,6 +168,10 @@ void EngineBoard::Publish(EngineStats stats, const Weights& weights, int64_t num
 
 void EngineBoard::NoteCommand(LifecycleCallStats command) {
   absl::MutexLock lock(&mu_);
+  if (command_.name.empty() || command.began != command_.began) {
+    command_since_ = options_.running_now();
+    command_at_ = options_.now();
+  }
   command_ = std::move(command);
 }
 

@@ -89,8 +89,10 @@ class EngineBoard {
   Weights weights_ ABSL_GUARDED_BY(mu_);
   int64_t num_preempted_ ABSL_GUARDED_BY(mu_) = 0;  // requests that wait again
   LifecycleCallStats command_ ABSL_GUARDED_BY(mu_);
-  std::string error_ ABSL_GUARDED_BY(mu_);        // why the engine has failed
-  bool may_revive_ ABSL_GUARDED_BY(mu_) = false;  // once the engine has failed
+  MonotonicTime command_since_ ABSL_GUARDED_BY(mu_);  // when the command began, by running_now
+  absl::Time command_at_ ABSL_GUARDED_BY(mu_);        // the same moment
+  std::string error_ ABSL_GUARDED_BY(mu_);            // why the engine has failed
+  bool may_revive_ ABSL_GUARDED_BY(mu_) = false;      // once the engine has failed
   int64_t awaited_step_ ABSL_GUARDED_BY(mu_) = 0;
   MonotonicTime awaited_since_ ABSL_GUARDED_BY(mu_);  // since when the step is the oldest, by running_now
   absl::Time awaited_at_ ABSL_GUARDED_BY(mu_);        // the same moment

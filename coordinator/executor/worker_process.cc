@@ -31,21 +31,21 @@ extern char** environ;
 namespace somnus {
 namespace {
 
-constexpr int kWatchTurnMs = 500;                            // the longest time without a sign of life
-constexpr absl::Duration kKillPatience = absl::Seconds(10);  // from SIGKILL until the processes have ended
+constexpr int kWatchTurnMs = 500;  // the longest time without a sign of life
 
 constexpr char kWithinSystem[] =
-    "it is within the system, which waits for a device or a file system that does not answer";
+    "it is within the system, which waits for a device or a file system that does not answer, or frees much "
+    "memory";
 
 // One process of a rank, the latest that was started or adopted for it.
 struct Child {
   pid_t pid = -1;
-  int pidfd = -1;                     // -1 once the process was reaped, or seen to have ended
+  int pidfd = -1;                     // -1 once the process was reaped, or seen to have ended, or is let be
   int words_fd = -1;                  // of the process's last words (base/last_words.h); -1 as pidfd, and if
                                       // adopted
   int64_t killed_for_memory = 0;      // NumKilledForMemory() at the process' start
   bool adopted = false;               // no child of this process: somebody else reaps it
-  std::shared_ptr<StopSignal> ended;  // stopped once pidfd is -1
+  std::shared_ptr<StopSignal> ended;  // stopped once the process was reaped, or seen to have ended
 
   bool running() const { return pidfd >= 0; }
 };
@@ -137,10 +137,12 @@ absl::StatusOr<Child> AdoptChild(const ProcessId& process) {
 class WorkerProcessesImpl : public WorkerProcesses {
  public:
   WorkerProcessesImpl(const std::vector<std::vector<std::string>>& commands,
-                      const std::vector<std::string>& environment, ExitCallback on_exit)
+                      const std::vector<std::string>& environment, ExitCallback on_exit,
+                      absl::Duration kill_patience)
       : commands_(commands),
         environment_(WithLastWords(environment)),
         on_exit_(std::move(on_exit)),
+        kill_patience_(kill_patience),
         wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     SOMNUS_CHECK(wake_fd_ >= 0);
   }
@@ -207,7 +209,7 @@ class WorkerProcessesImpl : public WorkerProcesses {
     Signal(SIGTERM);
     if (AwaitAll(grace)) return;
     Signal(SIGKILL);
-    if (AwaitAll(kKillPatience)) return;
+    if (AwaitAll(kill_patience_)) return;
     WarnOfStuck();
     Forget();
   }
@@ -233,23 +235,23 @@ class WorkerProcessesImpl : public WorkerProcesses {
     if (watcher_.joinable()) watcher_.join();
   }
 
-  // Lets the processes that still run be.
+  // Lets the processes that still run be. Other threads may still ask for their ids, or wait for their ends.
   void Forget() {
     absl::MutexLock lock(&mu_);
     for (Child& child : children_) {
       if (!child.running()) continue;
       close(child.pidfd);
       if (child.words_fd >= 0) close(child.words_fd);
+      child.pidfd = child.words_fd = -1;
     }
-    children_.clear();
   }
 
   void WarnOfStuck() const {
     absl::MutexLock lock(&mu_);
     for (size_t rank = 0; rank < children_.size(); ++rank) {
       if (!children_[rank].running()) continue;
-      LogWarning("rank {} (pid {}) was killed and does not end: {}; it ends as soon as that answers", rank,
-                 children_[rank].pid, kWithinSystem);
+      LogWarning("rank {} (pid {}) was killed and does not end: {}; it ends as soon as the system lets it",
+                 rank, children_[rank].pid, kWithinSystem);
     }
   }
 
@@ -348,6 +350,7 @@ class WorkerProcessesImpl : public WorkerProcesses {
   const std::vector<std::vector<std::string>> commands_;  // by rank
   const std::vector<std::string> environment_;
   const ExitCallback on_exit_;
+  const absl::Duration kill_patience_;
   const int wake_fd_;
   std::thread watcher_;
   absl::Mutex terminate_mu_;
@@ -360,8 +363,9 @@ class WorkerProcessesImpl : public WorkerProcesses {
 
 absl::StatusOr<std::unique_ptr<WorkerProcesses>> WorkerProcesses::Spawn(
     const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>& environment,
-    ExitCallback on_exit, const std::map<int, ProcessId>& adopted) {
-  auto processes = std::make_unique<WorkerProcessesImpl>(commands, environment, std::move(on_exit));
+    ExitCallback on_exit, const std::map<int, ProcessId>& adopted, absl::Duration kill_patience) {
+  auto processes =
+      std::make_unique<WorkerProcessesImpl>(commands, environment, std::move(on_exit), kill_patience);
   RETURN_IF_ERROR(processes->SpawnAll(adopted));
   return processes;
 }

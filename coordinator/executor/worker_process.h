@@ -25,6 +25,10 @@
 
 namespace somnus {
 
+// From SIGKILL until the processes have ended. The system frees a worker's memory within this time, be it
+// hundreds of gigabytes.
+inline constexpr absl::Duration kKillPatience = absl::Seconds(30);
+
 class WorkerProcesses {
  public:
   // Called on the watcher thread when a process of `rank` has ended and was reaped, once for each process,
@@ -38,10 +42,11 @@ class WorkerProcesses {
   // instead of variables of the same names. NotFound or PermissionDenied names the binary; processes that
   // were already started are ended then. A rank in `adopted` keeps that process instead, unless the process
   // has ended by now. An adopted process is no child, so the system does not tell how the process ends: "rank
-  // 1 (pid 77) has ended".
+  // 1 (pid 77) has ended". `kill_patience`: see Terminate.
   static absl::StatusOr<std::unique_ptr<WorkerProcesses>> Spawn(
       const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>& environment,
-      ExitCallback on_exit, const std::map<int, ProcessId>& adopted = {});
+      ExitCallback on_exit, const std::map<int, ProcessId>& adopted = {},
+      absl::Duration kill_patience = kKillPatience);
   virtual ~WorkerProcesses() = default;
 
   // The process that was started or adopted last for `rank`, whether it runs or has ended.
@@ -58,8 +63,8 @@ class WorkerProcesses {
   virtual absl::Status AwaitExit(int rank, pid_t pid, absl::Duration timeout) = 0;
   // Sends SIGTERM to all processes that still run, and SIGKILL after `grace`. All have ended and are reaped
   // on return, but for processes that the system cannot end, because it waits within them for a device or a
-  // file system that does not answer: after ten seconds a warning names them, and they are let be.
-  // Idempotent.
+  // file system that does not answer: `kill_patience` after SIGKILL a warning names them, and they are let
+  // be. From then on such a process gets no signal any more, and AwaitExit does not see its end. Idempotent.
   virtual void Terminate(absl::Duration grace) = 0;
   // Stops watching the processes, and lets them run. Only Terminate, which does nothing then, and the
   // destructor may be called afterwards.

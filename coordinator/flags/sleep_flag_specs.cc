@@ -89,8 +89,10 @@ FlagGroup TimeFlags(Flags* f) {
           Flag::Time("step-timeout", &f->engine.step_timeout, kShortestTimeFlag, kLongestTimeFlag,
                      "a step without a reply for that long is a failure, whatever steps take otherwise")
               .Alias("step-timeout-s"),
-          Flag::Time("step-stall", &f->engine.step_stall, kShortestTimeFlag, kLongestTimeFlag,
-                     "while a step is under way for longer, /health says so")
+          Flag::Time(
+              "step-stall", &f->engine.step_stall, kShortestTimeFlag, kLongestTimeFlag,
+              "while a step is under way for longer, or a call holds up requests for longer, /health says "
+              "so")
               .Alias("step-stall-s"),
           Flag::Time("hang-timeout", &f->engine.hang_timeout, absl::Seconds(1), kLongestTimeFlag,
                      "a worker without heartbeats for that long is lost; a step has at least that long, and "

@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<AccessLog>> AccessLog::Open(const std::string& pa
                      ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)
                      : open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640);
   if (fd < 0 && errno == ENXIO)
-    return absl::FailedPreconditionError(absl::StrCat(path, ": nobody reads this FIFO"));
+    return absl::FailedPreconditionError(absl::StrCat(path, " is a FIFO that nobody reads, or a socket"));
   if (fd < 0) return absl::ErrnoToStatus(errno, path);
   if (path != "-") fcntl(fd, F_SETFL, O_APPEND);
   return std::unique_ptr<AccessLog>(new AccessLog(fd, queue_bytes));

@@ -10,14 +10,14 @@ import unittest
 
 import yaml
 
-from deploy.sources import DEPLOY, default_port, flags, flags_of, routes, seconds
+from deploy.sources import DEPLOY, default_port, flags, flags_of, longest_end_s, routes, seconds
 
 FOLDER = os.path.join(DEPLOY, "kubernetes")
 FILES = ("deployment.yaml", "leaderworkerset.yaml")
 # The kinds that the manifests use, by group and version: what an API server would tell kubectl.
 KINDS = {"v1": ("Service",), "apps/v1": ("Deployment",), "networking.k8s.io/v1": ("NetworkPolicy",),
          "leaderworkerset.x-k8s.io/v1": ("LeaderWorkerSet",)}
-# The coordinator gives its workers this long to leave (coordinator/launch.cc), a remote one up to 2 s.
+# The coordinator gives remote workers up to 2 s to leave, and then closes its listeners.
 WORKERS_LEAVE_S = 7
 
 
@@ -116,8 +116,9 @@ class Manifests(unittest.TestCase):
         for name in FILES:
             own = [(pod, container) for where, pod, container in containers() if where.startswith(name)]
             coordinator = next(container for _, container in own if program(container) == "coordinator")
-            drain = (seconds(coordinator["lifecycle"]["preStop"]["exec"]["command"][1])
-                     + seconds(flags_of(coordinator["args"])["shutdown-timeout"]) + WORKERS_LEAVE_S)
+            given = flags_of(coordinator["args"])
+            drain = (seconds(coordinator["lifecycle"]["preStop"]["exec"]["command"][1]) + seconds(given["shutdown-timeout"])
+                     + (longest_end_s() if given.get("workers", "").startswith("local") else WORKERS_LEAVE_S))
             for pod, container in own:
                 patience = drain
                 if program(container) == "worker":

@@ -27,6 +27,11 @@ def flags():
     return found
 
 
+def longest_end_s():
+    """How long after --shutdown-timeout a coordinator whose end hangs exits by itself."""
+    return float(re.search(r"kStopPatience = absl::Seconds\((\d+)\)", read("coordinator", "main.cc")).group(1))
+
+
 def default_port(flag):
     return int(re.search(r"\(default: (\d+)", flags()["coordinator"][flag]).group(1))
 

@@ -6,12 +6,11 @@ import subprocess
 import tempfile
 import unittest
 
-from deploy.sources import DEPLOY, flags, flags_of, read, seconds
+from deploy.sources import DEPLOY, flags, flags_of, longest_end_s, read, seconds
 
 FOLDER = os.path.join(DEPLOY, "systemd")
 UNITS = {"somnus-coordinator.service": "coordinator", "somnus-worker@.service": "worker"}
-# The coordinator gives local workers this long to leave (coordinator/launch.cc).
-WORKERS_LEAVE_S = 7
+WORKER_ENDS_S = 7  # after --term-grace
 # systemd's own measure, from 0 to 10; above this it is "MEDIUM".
 MOST_EXPOSED = 2.5
 
@@ -34,9 +33,8 @@ class Units(unittest.TestCase):
         for name, program in UNITS.items():
             with self.subTest(name):
                 unit = dict(settings(name))
-                flag = "shutdown-timeout" if program == "coordinator" else "term-grace"
-                self.assertGreater(seconds(unit["TimeoutStopSec"]),
-                                   seconds(flags_of(unit["ExecStart"].split())[flag]) + WORKERS_LEAVE_S)
+                flag, more_s = ("shutdown-timeout", longest_end_s()) if program == "coordinator" else ("term-grace", WORKER_ENDS_S)
+                self.assertGreater(seconds(unit["TimeoutStopSec"]), seconds(flags_of(unit["ExecStart"].split())[flag]) + more_s)
 
     def test_the_watchdog_waits_for_several_probes(self):
         probe = float(re.search(r"kProbeTimeout = absl::Seconds\((\d+)\)", read("coordinator", "main.cc")).group(1))

@@ -119,10 +119,24 @@ TEST(EngineAdaptersReadyTest, ALoadThatDoesNotEndIsNotReady) {
   EngineOptions options = SmallEngine();
   options.step_stall = absl::Seconds(60);
   absl::Mutex mu;
-  MonotonicTime now = absl::Seconds(5);
+  MonotonicTime now = absl::Seconds(5), stood_still = absl::ZeroDuration();
+  const absl::Time begin = absl::FromUnixSeconds(1'800'000'000);
+  options.running_now = [&] {
+    absl::MutexLock lock(&mu);
+    return now - stood_still;
+  };
   options.monotonic_now = [&] {
     absl::MutexLock lock(&mu);
     return now;
+  };
+  options.now = [&] {
+    absl::MutexLock lock(&mu);
+    return begin + (now - absl::Seconds(5));
+  };
+  const auto pass = [&](absl::Duration duration, bool stands_still) {
+    absl::MutexLock lock(&mu);
+    now += duration;
+    if (stands_still) stood_still += duration;
   };
   FakeExecutor executor(SmallWorker(options));
   executor.HoldLifecycle(true);
@@ -131,11 +145,11 @@ TEST(EngineAdaptersReadyTest, ALoadThatDoesNotEndIsNotReady) {
   auto load = std::async(std::launch::async, [&] { return registry.Load("poet", "/poet", false); });
   while (executor.lifecycle_calls().empty()) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(loop->Stats().stall, absl::OkStatus());
-  {
-    absl::MutexLock lock(&mu);
-    now += absl::Seconds(61);
-  }
+  pass(absl::Hours(1), /*stands_still=*/true);
+  EXPECT_EQ(loop->Stats().stall, absl::OkStatus()) << "a process that was stopped has not loaded";
+  pass(absl::Seconds(61), /*stands_still=*/false);
   const StateReport report = ReportState(loop->Stats());
+  EXPECT_EQ(report.since, begin);
   EXPECT_EQ(report.what, "Requests wait for a change of the adapters, for longer than 1m.");
   EXPECT_THAT(report.way_out, HasSubstr("somnus abort-call"));
   executor.HoldLifecycle(false);

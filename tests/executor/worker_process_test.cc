@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -342,6 +345,83 @@ TEST(WorkerProcessesTest, RespawnsAndTheEndOfAllMayMeet) {
     respawns.join();
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "no child is left";
   }
+}
+
+// A conversation between this process and a process that is forked off.
+class Wire {
+ public:
+  Wire() { EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends_), 0); }
+  ~Wire() {
+    for (const int end : ends_) close(end);
+  }
+
+  // Called by both processes after the fork, each with another end.
+  void Keep(int end) {
+    close(std::exchange(ends_[1 - end], -1));
+    mine_ = ends_[end];
+  }
+  void Send(pid_t pid) const { (void)!send(mine_, &pid, sizeof(pid), MSG_NOSIGNAL); }
+  // -1: the other process has ended.
+  pid_t Receive() const {
+    pid_t pid = -1;
+    return read(mine_, &pid, sizeof(pid)) == static_cast<ssize_t>(sizeof(pid)) ? pid : -1;
+  }
+
+ private:
+  int ends_[2];
+  int mine_ = -1;
+};
+
+// Starts a process and ends it, while `tracer` keeps the process's end to itself.
+void TerminateATracedProcess(const Wire& tracer) {
+  Exits exits;
+  const size_t files = NumOpenFiles();
+  auto processes = WorkerProcesses::Spawn({kSleeper, {"/bin/true"}}, {}, exits.callback(), {},
+                                          /*kill_patience=*/absl::ZeroDuration());
+  ASSERT_TRUE(processes.ok()) << processes.status();
+  const pid_t pid = (*processes)->pid(0);
+  ASSERT_EQ(exits.Wait(1).size(), 1u) << "one process alone is let be";
+  tracer.Send(pid);
+  if (tracer.Receive() != pid) return;
+  (*processes)->Terminate(absl::ZeroDuration());
+  // The calls of a thread that comes too late.
+  EXPECT_EQ((*processes)->pid(0), pid);
+  (*processes)->Kill(0, pid);
+  EXPECT_TRUE(absl::IsDeadlineExceeded((*processes)->AwaitExit(0, pid, absl::ZeroDuration())));
+  EXPECT_TRUE((*processes)->AwaitExit(1, (*processes)->pid(1), absl::InfiniteDuration()).ok());
+  EXPECT_TRUE(absl::IsCancelled((*processes)->Respawn(0)));
+  (*processes)->Terminate(absl::ZeroDuration());
+  processes->reset();
+  EXPECT_EQ(NumOpenFiles(), files);
+  tracer.Send(pid);
+  EXPECT_EQ(waitpid(pid, nullptr, 0), pid) << "nobody has reaped it";
+}
+
+// The parent of a traced process does not see the process's end before the tracer has, so that such a process
+// stays, as one does that the system cannot end.
+TEST(WorkerProcessesTest, AProcessThatDoesNotEndIsLetBe) {
+  Wire wire;
+  const pid_t parent = fork();
+  if (parent == 0) {
+    wire.Keep(1);
+    TerminateATracedProcess(wire);
+    _exit(HasFailure() ? 1 : 0);
+  }
+  wire.Keep(0);
+  const pid_t pid = wire.Receive();
+  const bool traced = pid > 0 && ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0;
+  wire.Send(traced ? pid : -1);
+  int status = 0;
+  if (traced) {
+    EXPECT_EQ(wire.Receive(), pid) << "Terminate returns";
+    kill(pid, SIGKILL);
+    do {
+      ASSERT_EQ(waitpid(pid, &status, __WALL), pid);
+    } while (WIFSTOPPED(status));
+  }
+  ASSERT_EQ(waitpid(parent, &status, 0), parent);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  if (!traced) GTEST_SKIP() << "processes may not be traced here";
 }
 
 }  // namespace

@@ -147,7 +147,7 @@ class SimulatedProcesses : public WorkerProcesses {
 
 absl::StatusOr<std::unique_ptr<WorkerProcesses>> WorkerProcesses::Spawn(
     const std::vector<std::vector<std::string>>& commands, const std::vector<std::string>&,
-    ExitCallback on_exit, const std::map<int, ProcessId>& adopted) {
+    ExitCallback on_exit, const std::map<int, ProcessId>& adopted, absl::Duration) {
   return std::make_unique<SimulatedProcesses>(commands, std::move(on_exit), adopted);
 }
 
