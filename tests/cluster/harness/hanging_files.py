@@ -47,8 +47,9 @@ class HangingFiles:
             self._temporary.cleanup()
             raise unittest.SkipTest(f"may not mount: {os.strerror(ctypes.get_errno())}")
         files = {} if folder is None else {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
+        parent = os.getpid()
         self._process = multiprocessing.get_context("fork").Process(
-            target=lambda: Files(self._device, files, self._hangs, self._waiting).serve(), daemon=True)
+            target=lambda: Files(self._device, files, self._hangs, self._waiting).serve(parent), daemon=True)
         self._process.start()
         os.close(self._device)
 
@@ -98,8 +99,9 @@ class Files:
         self.names[name] = number
         return number
 
-    def serve(self):
-        while True:
+    def serve(self, parent):
+        """Until the file system is unmounted or the parent has ended, which then cannot end this process any more."""
+        while os.getppid() == parent:
             if select.select([self.device], [], [], 0.05)[0]:
                 try:
                     request = os.read(self.device, LONGEST_REQUEST)
