@@ -31,11 +31,12 @@ def mounts_work():
 
 class HangingFiles:
     """A context manager: `path` is a mount point with copies of a folder's files. hang() stops all answers about files' bytes,
-    go_on() gives them. Leaving the context ends whoever still waits, with an error."""
+    go_on() gives them. Leaving the context ends whoever still waits, with an error; leaving it again does nothing."""
 
     def __init__(self, folder=None):
         if not mounts_work():
             raise unittest.SkipTest("needs root and /dev/fuse")
+        self._has_ended = False
         self._temporary = tempfile.TemporaryDirectory()
         self.path = self._temporary.name
         self._hangs, self._waiting = multiprocessing.Event(), multiprocessing.Value("i", 0)
@@ -57,6 +58,9 @@ class HangingFiles:
         return self
 
     def __exit__(self, *_):
+        if self._has_ended:
+            return
+        self._has_ended = True
         self._process.kill()  # the kernel then ends all that wait with an error
         self._process.join()
         self._libc.umount2(os.fsencode(self.path), MNT_FORCE | MNT_DETACH)
