@@ -136,7 +136,16 @@ class ServerImpl : public Server {
   // weights: the next start may adopt them. So this read precedes OpenRunDir, which ends workers.
   absl::Status ReadTexts() {
     std::vector<absl::Status> read(models_.size());
-    RunTogether(models_.size(), [&](size_t i) { read[i] = OfModel(i, models_[i]->ReadText()); });
+    std::set<size_t> under_way;
+    for (size_t i = 0; i < models_.size(); ++i) under_way.insert(i);
+    absl::Mutex mu;
+    loads_ = 0;
+    RunTogether(models_.size(), [&](size_t i) {
+      read[i] = OfModel(i, models_[i]->ReadText());
+      absl::MutexLock lock(&mu);
+      under_way.erase(i);
+      if (!under_way.empty()) loads_ = *under_way.begin();
+    });
     for (const absl::Status& status : read) RETURN_IF_ERROR(status);
     return absl::OkStatus();
   }
