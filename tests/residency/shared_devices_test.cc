@@ -3,8 +3,12 @@
 
 #include <future>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "coordinator/engine/caller.h"
 #include "tests/residency/shared_devices_fixture.h"
 
@@ -371,6 +375,24 @@ TEST_F(SharedDevicesTest, ASleepThatFailsIsTriedAgain) {
   Start(2, 1);
   models_[1].executor->FailNextLifecycleCall(absl::InternalError("no disk"));
   ExpectExact(Submit(0, "a"));
+}
+
+TEST_F(SharedDevicesTest, ABackupWithoutRoomIsToldOnceUntilABackupFindsRoom) {
+  Start(2, 1);
+  const auto times_told = [&](const std::string& requests, const absl::Status& backup_error) {
+    models_[1].executor->SetBackupError(backup_error);
+    testing::internal::CaptureStdout();
+    for (int i = 0; i < 2; ++i) {  // each request of model 0 puts model 1 to sleep
+      ExpectExact(Submit(0, absl::StrCat(requests, i)));
+      ExpectExact(Submit(1, absl::StrCat(requests, i)));
+    }
+    const std::string log = testing::internal::GetCapturedStdout();
+    return std::vector<std::string>(absl::StrSplit(log, "model 1: sleeps at level 2 until")).size() - 1;
+  };
+  const absl::Status no_room = absl::ResourceExhaustedError("no room on the disk");
+  EXPECT_EQ(times_told("a", no_room), 1u);
+  EXPECT_EQ(times_told("b", absl::OkStatus()), 0u);
+  EXPECT_EQ(times_told("c", no_room), 1u);
 }
 
 // Level 2 would lose the weights, and so the sleep fails again and again.
