@@ -254,7 +254,7 @@ class ServedEngineImpl : public ServedEngine {
     model.grammar_problem = std::move(parts.grammar_problem);
     model.default_template_kwargs = std::move(parts.default_template_kwargs);
     model.gate = flags_.chat.gate;
-    model.gate.max_output_depth = flags_.chat.grammar_limits.depth - kDepthAroundSchema;
+    model.gate.max_output_depth = flags_.chat.grammar_limits.depth;
     model.auto_tool_choice = flags_.chat.auto_tool_choice;
     model.pooling = PoolingOptionsOf(flags_.pooling, config, sentence_modules_);
     model.metrics = metrics_;

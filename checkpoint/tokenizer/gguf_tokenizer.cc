@@ -19,7 +19,7 @@ using Kind = PreTokenizerStep::Kind;
 constexpr char kTokenizerModelKey[] = "tokenizer.ggml.model";
 
 constexpr char kLineEnd[] = R"([\r\n])";
-// Of DeepSeek's first tokenizers, which divide Chinese and Korean from letters.
+// DeepSeek's first tokenizers divide Chinese and Korean from letters by this pattern.
 constexpr char kDeepseekCjk[] = R"([一-龥ࠀ-一가-퟿]+)";
 
 // Values of tokenizer.ggml.token_type.
@@ -93,6 +93,22 @@ PreTokenizerStep Split(const char* pattern) {
   return step;
 }
 
+// The steps of DeepSeek's first tokenizers, those of DeepSeek LLM and DeepSeek Coder.
+std::vector<PreTokenizerStep> FirstDeepseekSteps(Recipe recipe, const PreTokenizerStep& digits,
+                                                 const PreTokenizerStep& bytes) {
+  if (recipe == Recipe::kDeepseekCoder) {
+    return {
+        Split(kLineEnd), Split(R"(\s?\p{L}+)"), Split(R"(\s?\p{P}+)"), Split(kDeepseekCjk), digits, bytes};
+  }
+  return {Split(kLineEnd),
+          Split(kDeepseekLlmLetters),
+          Split(kDeepseekLlmSigns),
+          Split(R"(\s+$)"),
+          Split(kDeepseekCjk),
+          digits,
+          bytes};
+}
+
 std::vector<PreTokenizerStep> StepsOf(Recipe recipe) {
   PreTokenizerStep bytes;  // maps bytes to characters; splits by GPT-2's pattern only where nothing else does
   bytes.kind = Kind::kByteLevel;
@@ -118,16 +134,8 @@ std::vector<PreTokenizerStep> StepsOf(Recipe recipe) {
     case Recipe::kKimiK2:
       return {Split(kKimiK2Pattern), bytes};
     case Recipe::kDeepseekLlm:
-      return {Split(kLineEnd),
-              Split(kDeepseekLlmLetters),
-              Split(kDeepseekLlmSigns),
-              Split(R"(\s+$)"),
-              Split(kDeepseekCjk),
-              digits,
-              bytes};
     case Recipe::kDeepseekCoder:
-      return {
-          Split(kLineEnd), Split(R"(\s?\p{L}+)"), Split(R"(\s?\p{P}+)"), Split(kDeepseekCjk), digits, bytes};
+      return FirstDeepseekSteps(recipe, digits, bytes);
     case Recipe::kDefault:
       return {Split(R"([\p{P}\$\+<=>\^~\|]+)"), Split(kGpt2Pattern), Split(R"(\p{N}+)"),
               Split("[0-9][0-9][0-9]"), bytes};

@@ -78,7 +78,7 @@ FlagGroup AnswerFlags(ChatFlags* c) {
                      kLongestTimeFlag, "until a request's grammar is compiled, others before it included"),
           Flag::Bytes("structured-outputs-max-source-bytes", &c->grammar_limits.source_bytes, kMinBytesFlag,
                       int64_t{1} << 30, "of one grammar or schema as the engine gets it"),
-          Flag::Int("structured-outputs-max-depth", &c->grammar_limits.depth, 32, 1000,
+          Flag::Int("structured-outputs-max-depth", &c->grammar_limits.depth, 8, 1000,
                     "brackets within each other, of one grammar"),
           Flag::Int("structured-outputs-max-whitespace", &c->grammar_limits.max_whitespace, 0, 1000,
                     "characters of white space in a row that JSON may have; 0: any number"),

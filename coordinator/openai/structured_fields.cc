@@ -20,6 +20,8 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
+// The brackets that SetOldTag writes around a schema.
+constexpr int64_t kBracketsOfOldTag = 5;
 constexpr char kOneForm[] =
     "structured_outputs must have exactly one of json, regex, choice, grammar, json_object and "
     "structural_tag";
@@ -136,13 +138,15 @@ class FormReader {
   void SetOldTag(const char* field, OrderedJson old) {
     OrderedJson tags = OrderedJson::array();
     const OrderedJson& structures = old["structures"];
+    GateOptions within = gate_;
+    within.max_output_depth -= kBracketsOfOldTag;
     if (!structures.is_array() || structures.empty() || !old["triggers"].is_array())
       return fields_->Fail(field, "structural_tag must have lists of structures and of triggers");
     for (size_t i = 0; i < structures.size(); ++i) {
       const OrderedJson& one = structures[i];
       if (!one.is_object() || !one.contains("begin") || !one.contains("schema") || !one.contains("end"))
         return fields_->Fail(field, "every structure must have begin, schema and end");
-      SchemaOrRefusal gated = GateSchema(one["schema"], gate_);
+      SchemaOrRefusal gated = GateSchema(one["schema"], within);
       if (auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
         refusal->pointer = absl::StrCat("/structures/", i, "/schema", refusal->pointer);
         return FailSchema(fields_, *refusal);

@@ -28,7 +28,8 @@ struct GateOptions {
   int32_t max_regex_states = 400;       // automaton of a combination of patterns
   int32_t max_pattern_bytes = 1 << 18;  // a pattern that the gate writes
   int64_t max_output_bytes = 4 << 20;   // the schema that the gate writes
-  int64_t max_output_depth = 112;       // brackets within each other in it: less than GrammarLimits::depth
+  // Brackets within each other in it, and in a structural tag around it: at most GrammarLimits::depth.
+  int64_t max_output_depth = 128;
   RegexLimits regex;
   int32_t max_choices = 10'000;  // texts of structured_outputs.choice
 };

@@ -62,7 +62,8 @@ class GrammarMatcher {
   // Goes on with `token`. InvalidArgument: the grammar does not allow the token here, and nothing has
   // changed.
   virtual absl::Status Accept(int32_t token) = 0;
-  // Takes the last `count` accepted tokens back. InvalidArgument: fewer have been accepted.
+  // Takes the last `count` accepted tokens back, at most kMaxSpeculativeTokens (proto/limits.h).
+  // InvalidArgument: fewer have been accepted, or more are not kept.
   virtual absl::Status Rollback(int64_t count) = 0;
   // Sets bit t % 32 of word t / 32 where token t may come next, and clears the others. `mask` has
   // MaskWords(rows) words. End tokens may come where the text is complete. FailedPrecondition: no token may

@@ -29,9 +29,6 @@ struct GrammarLimits {
   absl::Duration step_time = absl::Milliseconds(500);
 };
 
-// How many of the brackets of GrammarLimits::depth may be those of a structural tag around a schema.
-inline constexpr int32_t kDepthAroundSchema = 16;
-
 // InvalidArgument: the source is too long, too deep, has a byte of value 0, or an empty list of choices.
 absl::Status CheckGrammarSource(const GrammarSource& source, const GrammarLimits& limits);
 

@@ -45,6 +45,12 @@ std::optional<SchemaRefusal> CheckText(absl::string_view text, const GateOptions
   return std::nullopt;
 }
 
+// The bounds of a schema within so many brackets of a structural tag.
+GateOptions Within(GateOptions options, int32_t brackets) {
+  options.max_output_depth -= brackets;
+  return options;
+}
+
 // Gates the schemas and patterns of a structural tag in place.
 class StructuralTagGate {
  public:
@@ -63,7 +69,7 @@ class StructuralTagGate {
       std::optional<SchemaRefusal> refusal;
       // "schema" in the tags that are written before "format", "json_schema" in formats.
       if (member.first == "json_schema" || member.first == "schema") {
-        refusal = GateInPlace(&member.second, inner);
+        refusal = GateInPlace(&member.second, inner, depth + 1);
       } else if (is_regex && member.first == "pattern" && member.second.is_string()) {
         refusal = GatePattern(&member.second, inner);
       } else {
@@ -85,8 +91,8 @@ class StructuralTagGate {
     return std::nullopt;
   }
 
-  std::optional<SchemaRefusal> GateInPlace(SchemaJson* schema, const std::string& pointer) {
-    SchemaOrRefusal gated = GateSchema(*schema, options_);
+  std::optional<SchemaRefusal> GateInPlace(SchemaJson* schema, const std::string& pointer, int32_t depth) {
+    SchemaOrRefusal gated = GateSchema(*schema, Within(options_, depth));
     if (auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
       refusal->pointer = absl::StrCat(pointer, refusal->pointer);
       return *std::move(refusal);

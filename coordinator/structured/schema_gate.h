@@ -39,7 +39,8 @@ using PatternOrRefusal = std::variant<std::string, SchemaRefusal>;
 // (structured_outputs.regex). The refusal's pointer is empty.
 PatternOrRefusal GateRegex(absl::string_view pattern, const GateOptions& options);
 
-// Gates every schema and pattern within a structural tag. A refusal's pointer is relative to the tag.
+// Gates every schema and pattern within a structural tag, whose brackets around a schema count with the
+// schema's. A refusal's pointer is relative to the tag.
 SchemaOrRefusal GateStructuralTag(const nlohmann::ordered_json& tag, const GateOptions& options);
 
 }  // namespace somnus

@@ -303,14 +303,15 @@ RegexId RegexArena::TrieComplement(const std::vector<std::vector<uint32_t>>& tex
 // The strings that leave the steps' characters before step `to`, and those that go on from there with `rest`.
 // Many steps are divided: w[0..n) is left before n/2, or behind the first half.
 RegexId RegexArena::Leaving(const std::vector<TextStep>& steps, size_t from, size_t to, RegexId rest) {
+  if (exhausted_) return Nothing();
   if (to - from > kNestedSteps) {
     const size_t middle = from + (to - from) / 2;
     RegexId behind = Leaving(steps, middle, to, rest);
-    for (size_t i = middle; i-- > from;)
+    for (size_t i = middle; i-- > from && !exhausted_;)
       behind = Concat(Chars(CodePointSet::Of({{steps[i].head, steps[i].head}})), behind);
     return Union({Leaving(steps, from, middle, Nothing()), behind});
   }
-  for (size_t i = to; i-- > from;) {
+  for (size_t i = to; i-- > from && !exhausted_;) {
     const CodePointSet head = CodePointSet::Of({{steps[i].head, steps[i].head}});
     rest = Union({steps[i].ends ? Nothing() : Empty(), Concat(Chars(head), rest),
                   Concat(Chars(head.Complement()), AnyString())});

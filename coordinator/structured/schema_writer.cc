@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -16,6 +17,11 @@ namespace {
 constexpr int32_t kInlineDepth = 12;
 // xgrammar writes a rule for every pair of a property and a count of properties.
 constexpr int64_t kMaxCountedProperties = 20'000;
+
+// The keywords whose patterns and values may nest deeply.
+constexpr absl::string_view kOfStrings[] = {"pattern", "format"};
+constexpr absl::string_view kOfNames[] = {"patternProperties", "propertyNames"};
+constexpr absl::string_view kOfValues[] = {"enum", "const"};
 
 bool IsSimple(const NumberPart& part) {
   return !part.least && !part.most && !part.low && !part.high && part.multiple_of == 1;
@@ -62,6 +68,12 @@ SchemaJson TypeOnly(std::vector<std::string> types) {
   return schema;
 }
 
+SchemaJson Constant(SchemaJson value) {
+  SchemaJson schema = SchemaJson::object();
+  schema["const"] = std::move(value);
+  return schema;
+}
+
 }  // namespace
 
 absl::StatusOr<SchemaJson> SchemaWriter::Write(const SchemaJson* root) {
@@ -91,20 +103,20 @@ absl::Status SchemaWriter::CheckSize(const SchemaJson& written) {
   const int64_t depth = BracketDepth(text, /*json=*/true), most = context_.options().max_output_depth;
   if (depth <= most) return absl::OkStatus();
   const SchemaJson* node = deepest_node_ == nullptr ? root : deepest_node_;
-  const char* keyword = "";
-  for (const char* candidate : {"format", "pattern", "const", "enum"}) {
-    if (FindMember(*node, candidate) != nullptr) keyword = candidate;
-  }
   return context_.Refuse(
-      node, keyword,
+      node, deepest_keyword_,
       absl::StrCat("the grammar engine would get ", depth, " brackets within each other, and takes ", most,
                    "; use patterns with fewer groups and shorter lengths, and values that are nested less"));
 }
 
-void SchemaWriter::NoteDepth(int64_t depth, const SchemaJson* node) {
+void SchemaWriter::NoteDepth(int64_t depth, const SchemaJson* node, Keywords keywords) {
   if (depth <= deepest_ || node == nullptr) return;
   deepest_ = depth;
   deepest_node_ = node;
+  const auto* const keyword = std::find_if(keywords.begin(), keywords.end(), [node](absl::string_view name) {
+    return FindMember(*node, name) != nullptr;
+  });
+  deepest_keyword_ = keyword == keywords.end() ? absl::string_view() : *keyword;
 }
 
 absl::Status SchemaWriter::Collect(ConjunctionId root) {
@@ -252,7 +264,7 @@ absl::Status SchemaWriter::AddCase(const Case& one, int32_t depth, std::vector<S
   if (one.strings == any_string) {
     simple.push_back("string");
   } else if (one.strings) {
-    ASSIGN_OR_RETURN(SchemaJson strings, WriteStrings(*one.strings, one.node));
+    ASSIGN_OR_RETURN(SchemaJson strings, WriteStrings(*one.strings, one.node, kOfStrings));
     others.push_back(std::move(strings));
   }
   if (one.number && IsSimple(*one.number)) {
@@ -292,41 +304,44 @@ absl::Status SchemaWriter::AddValues(const std::vector<SchemaJson>& values, cons
 absl::StatusOr<SchemaJson> SchemaWriter::WriteValue(const SchemaJson& value, const SchemaJson* node,
                                                     int32_t depth) {
   RETURN_IF_ERROR(context_.Spend());
-  NoteDepth(2 * int64_t{depth}, node);
-  SchemaJson out = SchemaJson::object();
+  NoteDepth(2 * int64_t{depth}, node, kOfValues);
   if (value.is_string() && !HasPlainText(value.get_ref<const std::string&>())) {
-    return WriteStrings(context_.arena().Literal(value.get_ref<const std::string&>()), node);
+    return WriteStrings(context_.arena().Literal(value.get_ref<const std::string&>()), node, kOfValues);
   }
   if (value.is_number()) {
     const long double number = NumberOf(value);
     const bool whole = std::floor(number) == number;
     if (whole && std::abs(number) <= static_cast<long double>(std::numeric_limits<int64_t>::max())) {
-      out["const"] = static_cast<int64_t>(number);
-      return out;
+      return Constant(static_cast<int64_t>(number));
     }
     if (value.is_number_integer()) {
       return context_.Refuse(node, "", "integers of enum and const must be within 64 bits");
     }
   }
-  if (!value.is_structured()) {
-    out["const"] = value;
-    return out;
+  if (!value.is_structured()) return Constant(value);
+  // A list or an object is written member by member, so that white space is as free as everywhere else.
+  return value.is_array() ? WriteList(value, node, depth) : WriteMembers(value, node, depth);
+}
+
+absl::StatusOr<SchemaJson> SchemaWriter::WriteList(const SchemaJson& value, const SchemaJson* node,
+                                                   int32_t depth) {
+  SchemaJson out = {{"type", "array"}};
+  SchemaJson items = SchemaJson::array();
+  for (const SchemaJson& item : value) {
+    ASSIGN_OR_RETURN(SchemaJson written, WriteValue(item, node, depth + 1));
+    items.push_back(std::move(written));
   }
-  // Written member by member, so that white space is as free as everywhere else.
-  out["type"] = value.is_array() ? "array" : "object";
-  if (value.is_array()) {
-    SchemaJson items = SchemaJson::array();
-    for (const SchemaJson& item : value) {
-      ASSIGN_OR_RETURN(SchemaJson written, WriteValue(item, node, depth + 1));
-      items.push_back(std::move(written));
-    }
-    if (!items.empty()) {
-      out["minItems"] = items.size();
-      out["prefixItems"] = std::move(items);
-    }
-    out["items"] = false;
-    return out;
+  if (!items.empty()) {
+    out["minItems"] = items.size();
+    out["prefixItems"] = std::move(items);
   }
+  out["items"] = false;
+  return out;
+}
+
+absl::StatusOr<SchemaJson> SchemaWriter::WriteMembers(const SchemaJson& value, const SchemaJson* node,
+                                                      int32_t depth) {
+  SchemaJson out = {{"type", "object"}};
   SchemaJson required = SchemaJson::array();
   for (const auto& member : value.get_ref<const SchemaJson::object_t&>()) {
     ASSIGN_OR_RETURN(out["properties"][member.first], WriteValue(member.second, node, depth + 1));
@@ -352,21 +367,23 @@ SchemaJson SchemaWriter::WriteNumber(const NumberPart& part) const {
   return out;
 }
 
-absl::StatusOr<std::string> SchemaWriter::Pattern(RegexId language, const SchemaJson* node) {
+absl::StatusOr<std::string> SchemaWriter::Pattern(RegexId language, const SchemaJson* node,
+                                                  Keywords keywords) {
   absl::StatusOr<std::string> pattern =
       XgrammarPattern(language, context_.options().max_pattern_bytes, &context_.arena());
-  if (pattern.ok()) NoteDepth(BracketDepth(*pattern, /*json=*/false), node);
+  if (pattern.ok()) NoteDepth(BracketDepth(*pattern, /*json=*/false), node, keywords);
   if (pattern.ok()) return pattern;
   return context_.Refuse(node, "", "patterns, formats and lengths combine to a pattern that is too large");
 }
 
-absl::StatusOr<SchemaJson> SchemaWriter::WriteStrings(RegexId language, const SchemaJson* node) {
+absl::StatusOr<SchemaJson> SchemaWriter::WriteStrings(RegexId language, const SchemaJson* node,
+                                                      Keywords keywords) {
   SchemaJson out = SchemaJson::object();
   if (language == context_.arena().Empty()) {
     out["const"] = "";
     return out;
   }
-  ASSIGN_OR_RETURN(const std::string pattern, Pattern(language, node));
+  ASSIGN_OR_RETURN(const std::string pattern, Pattern(language, node, keywords));
   out["type"] = "string";
   out["pattern"] = pattern;
   return out;
@@ -433,7 +450,7 @@ absl::Status SchemaWriter::WriteOthers(const ObjectPart& part, const SchemaJson*
     const RegexId names = plain == arena.Nothing() ? others.names : plain;
     if (arena.term(names).nullable) (*object)["properties"][""] = value;
     if (names == arena.Empty()) continue;
-    ASSIGN_OR_RETURN(const std::string pattern, Pattern(names, node));
+    ASSIGN_OR_RETURN(const std::string pattern, Pattern(names, node, kOfNames));
     patterns[pattern] = std::move(value);
   }
   if (!patterns.empty()) (*object)["patternProperties"] = std::move(patterns);

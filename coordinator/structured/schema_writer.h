@@ -8,6 +8,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "coordinator/structured/schema_case.h"
 
 namespace somnus {
@@ -21,6 +23,7 @@ class SchemaWriter {
   absl::StatusOr<SchemaJson> Write(const SchemaJson* root);
 
  private:
+  using Keywords = absl::Span<const absl::string_view>;
   struct Definition {
     std::vector<Case> cases;
     bool fulfillable = false;
@@ -44,16 +47,19 @@ class SchemaWriter {
   absl::Status AddValues(const std::vector<SchemaJson>& values, const SchemaJson* node,
                          std::vector<SchemaJson>* parts);
   absl::StatusOr<SchemaJson> WriteValue(const SchemaJson& value, const SchemaJson* node, int32_t depth);
+  absl::StatusOr<SchemaJson> WriteList(const SchemaJson& value, const SchemaJson* node, int32_t depth);
+  absl::StatusOr<SchemaJson> WriteMembers(const SchemaJson& value, const SchemaJson* node, int32_t depth);
   SchemaJson WriteNumber(const NumberPart& part) const;
-  absl::StatusOr<SchemaJson> WriteStrings(RegexId language, const SchemaJson* node);
+  absl::StatusOr<SchemaJson> WriteStrings(RegexId language, const SchemaJson* node, Keywords keywords);
   absl::StatusOr<SchemaJson> WriteArray(const ArrayPart& part, int32_t depth);
   absl::StatusOr<SchemaJson> WriteObject(const ObjectPart& part, const SchemaJson* node, int32_t depth);
   absl::Status WriteOthers(const ObjectPart& part, const SchemaJson* node, int32_t depth, SchemaJson* object);
   absl::Status WriteCounts(const ObjectPart& part, const SchemaJson* node, SchemaJson* object);
-  absl::StatusOr<std::string> Pattern(RegexId language, const SchemaJson* node);
+  absl::StatusOr<std::string> Pattern(RegexId language, const SchemaJson* node, Keywords keywords);
   // Refuses a schema that is written with too many brackets, or brackets within each other.
   absl::Status CheckSize(const SchemaJson& written);
-  void NoteDepth(int64_t depth, const SchemaJson* node);
+  // The first of `keywords` that `node` has is the one that asks for the brackets.
+  void NoteDepth(int64_t depth, const SchemaJson* node, Keywords keywords);
 
   GateContext& context_;
   Conjunctions conjunctions_;
@@ -62,9 +68,10 @@ class SchemaWriter {
   std::vector<ConjunctionId> order_;     // of the definitions, as they were met
   std::deque<ConjunctionId> unwritten_;  // named, but not written yet
   int32_t names_ = 0;
-  // The most brackets within each other of a pattern or a value, and its schema.
+  // The most brackets within each other of a pattern or a value, its schema, and its keyword there.
   int64_t deepest_ = 0;
   const SchemaJson* deepest_node_ = nullptr;
+  absl::string_view deepest_keyword_;  // empty: the schema has none of the keywords
 };
 
 }  // namespace somnus

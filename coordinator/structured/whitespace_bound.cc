@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "proto/limits.h"
 
 namespace somnus {
 namespace {
@@ -97,10 +98,13 @@ absl::Status BoundedWhitespaceMatcher::Accept(int32_t token) {
         absl::StrCat("token ", token, " is not allowed: more than ", most_, " characters of white space"));
   }
   places_.push_back(place);
+  if (places_.size() > static_cast<size_t>(kMaxSpeculativeTokens) + 1) places_.pop_front();
   return absl::OkStatus();
 }
 
 absl::Status BoundedWhitespaceMatcher::Rollback(int64_t count) {
+  if (count >= static_cast<int64_t>(places_.size()))
+    return absl::InvalidArgumentError(absl::StrCat(count, " tokens cannot be taken back"));
   RETURN_IF_ERROR(inner_->Rollback(count));
   places_.resize(places_.size() - static_cast<size_t>(count));
   return absl::OkStatus();

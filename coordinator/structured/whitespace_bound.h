@@ -4,6 +4,7 @@
 // around the engine's matcher counts.
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,7 +52,7 @@ struct JsonPlace {
 };
 
 // Allows what `inner`, a matcher of JSON texts, allows, but for runs of more than `most` characters of white
-// space outside of strings.
+// space outside of strings. At most kMaxSpeculativeTokens (proto/limits.h) tokens can be taken back.
 class BoundedWhitespaceMatcher : public GrammarMatcher {
  public:
   BoundedWhitespaceMatcher(std::unique_ptr<GrammarMatcher> inner,
@@ -73,7 +74,7 @@ class BoundedWhitespaceMatcher : public GrammarMatcher {
   const std::unique_ptr<GrammarMatcher> inner_;
   const std::shared_ptr<const WhitespaceTokens> tokens_;
   const int32_t most_;
-  std::vector<JsonPlace> places_;  // at the start, and behind each accepted token
+  std::deque<JsonPlace> places_;  // behind the last tokens, which may be taken back; the last one is here
 };
 
 }  // namespace somnus

@@ -23,7 +23,8 @@
 #include "coordinator/structured/xgrammar_lookaheads.h"
 #include "coordinator/structured/xgrammar_repetitions.h"
 #include "coordinator/structured/xgrammar_warnings.h"
-// Of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
+// The next header is xgrammar's. xgrammar_log.h has to come first, in the place of a header that xgrammar's
+// includes.
 #include "cpp/compiled_grammar_impl.h"
 
 namespace somnus {

@@ -4,7 +4,8 @@
 #include <cstdint>
 
 #include "coordinator/structured/xgrammar_log.h"
-// Of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
+// The next header is xgrammar's. xgrammar_log.h has to come first, in the place of a header that xgrammar's
+// includes.
 #include "cpp/compiled_grammar_impl.h"
 
 namespace somnus {

@@ -1,5 +1,5 @@
 #pragma once
-// What xgrammar believes may follow a rule, where it reads that wrongly.
+// The lookaheads of a compiled grammar, the texts that may follow a rule, where xgrammar reads them wrongly.
 
 #include <xgrammar/xgrammar.h>
 

@@ -11,16 +11,65 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/structured/schema_brackets.h"
 #include "coordinator/structured/schema_gate.h"
 #include "coordinator/structured/schema_named_members.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/limits.h"
 #include "tests/structured/small_vocabulary.h"
 
 namespace somnus {
 namespace {
 
 using ::testing::HasSubstr;
+
+// Grammars of all kinds, whose masks are compared with the walk over bytes.
+constexpr std::pair<GrammarKind, const char*> kWalkedSources[] = {
+    {GrammarKind::kJsonObject, ""},
+    {GrammarKind::kJsonSchema,
+     R"({"type": "object", "properties": {"a": {"type": "integer"}, "ab": {"type": "string"}},
+                                     "required": ["a"], "additionalProperties": false})"},
+    {GrammarKind::kJsonSchema,
+     R"({"type": "array", "items": {"enum": ["abc", "ab", 12, null, true]}, "maxItems": 3})"},
+    {GrammarKind::kJsonSchema, R"({"anyOf": [{"type": "string", "maxLength": 3}, {"type": "number"}]})"},
+    {GrammarKind::kJsonSchema,
+     R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}})"},
+    {GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "^(ab|ba)+$"})"},
+    {GrammarKind::kRegex, "(ab)*c?[0-9]{2,4}"},
+    {GrammarKind::kRegex, "x(a|b.*)"},
+    {GrammarKind::kRegex, "[^a-z]+"},
+    {GrammarKind::kRegex, "x(a|bc){2,5}[ab]{0,130}"},
+    {GrammarKind::kRegex, "([^b-d]|bc|d){1,9}"},
+    {GrammarKind::kRegex, "x(a|bc|[^a-z]){0,300}y"},
+    {GrammarKind::kRegex, "x(a|bc){100,300}y"},
+    {GrammarKind::kRegex, "(a|bc){3}(a|bc){2,}"},
+    {GrammarKind::kRegex, "(a*|b){1,4}c"},
+    // One automaton in several places: what may follow it differs, and may be its own beginning.
+    {GrammarKind::kRegex, "((a|bc){2,40}yes|x(a|bc){1,70}(12|no)?|3(a|bc){2,40}abab)"},
+    {GrammarKind::kRegex, "(a|bc){1,3}|x((a|bc){1,3}[^a]){1,2}"},
+    // The part behind the first one has a class that ends beyond ASCII.
+    {GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "^[abx]?[\\uE000-\\uFFFF]*c(?:é){0}$"})"},
+    {GrammarKind::kEbnf, "root ::= first [\\uE000-\\U0010FFFF]* \"yes\"\nfirst ::= \"\" | [a-z]"},
+    {GrammarKind::kEbnf, "root ::= first [^\\u4E61-\\u4E63] \"x\"\nfirst ::= \"\" | [abx]"},
+    {GrammarKind::kEbnf,
+     "root ::= item{1,3} \"x\" root | \"\\\"\" item{0,90} \"\\\"\" tail\n"
+     "item ::= [a-c] | \"\\\\\" [n\\\"]\ntail ::= \"\" | \", \" root | \"}\" item{2}"},
+    {GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){2,9}$"})"},
+    {GrammarKind::kEbnf,
+     "root ::= expression\nexpression ::= [0-9]+ | \"-\" expression | \"[\" expression \"]\""},
+    {GrammarKind::kEbnf, "root ::= \"a\" root \"b\" | \"\""},
+    {GrammarKind::kStructuralTag,
+     R"({"type": "structural_tag", "format": {"type": "tag", "begin": "ab", "content":
+          {"type": "json_schema", "json_schema": {"type": "boolean"}}, "end": "ba"}})"},
+    {GrammarKind::kStructuralTag,
+     R"({"type": "structural_tag", "format": {"type": "tag", "begin": "ab", "content":
+          {"type": "json_schema", "json_schema": {"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){1,9}$"}}, "end": "ba"}})"},
+    {GrammarKind::kJsonSchema,
+     R"({"type": "array", "items": {"anyOf": [{"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){2,80}$"},
+          {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){0,9}$"}},
+           "required": ["a"], "additionalProperties": false}]}})"},
+};
 
 class Grammars : public ::testing::Test {
  protected:
@@ -118,52 +167,7 @@ class Grammars : public ::testing::Test {
 };
 
 TEST_F(Grammars, MasksAreThoseOfTheWalkOverBytes) {
-  const std::pair<GrammarKind, const char*> sources[] = {
-      {GrammarKind::kJsonObject, ""},
-      {GrammarKind::kJsonSchema,
-       R"({"type": "object", "properties": {"a": {"type": "integer"}, "ab": {"type": "string"}},
-                                     "required": ["a"], "additionalProperties": false})"},
-      {GrammarKind::kJsonSchema,
-       R"({"type": "array", "items": {"enum": ["abc", "ab", 12, null, true]}, "maxItems": 3})"},
-      {GrammarKind::kJsonSchema, R"({"anyOf": [{"type": "string", "maxLength": 3}, {"type": "number"}]})"},
-      {GrammarKind::kJsonSchema,
-       R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}})"},
-      {GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "^(ab|ba)+$"})"},
-      {GrammarKind::kRegex, "(ab)*c?[0-9]{2,4}"},
-      {GrammarKind::kRegex, "x(a|b.*)"},
-      {GrammarKind::kRegex, "[^a-z]+"},
-      {GrammarKind::kRegex, "x(a|bc){2,5}[ab]{0,130}"},
-      {GrammarKind::kRegex, "([^b-d]|bc|d){1,9}"},
-      {GrammarKind::kRegex, "x(a|bc|[^a-z]){0,300}y"},
-      {GrammarKind::kRegex, "x(a|bc){100,300}y"},
-      {GrammarKind::kRegex, "(a|bc){3}(a|bc){2,}"},
-      {GrammarKind::kRegex, "(a*|b){1,4}c"},
-      // One automaton in several places: what may follow it differs, and may be its own beginning.
-      {GrammarKind::kRegex, "((a|bc){2,40}yes|x(a|bc){1,70}(12|no)?|3(a|bc){2,40}abab)"},
-      {GrammarKind::kRegex, "(a|bc){1,3}|x((a|bc){1,3}[^a]){1,2}"},
-      // What follows the first part has a class that ends beyond ASCII.
-      {GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "^[abx]?[\\uE000-\\uFFFF]*c(?:é){0}$"})"},
-      {GrammarKind::kEbnf, "root ::= first [\\uE000-\\U0010FFFF]* \"yes\"\nfirst ::= \"\" | [a-z]"},
-      {GrammarKind::kEbnf, "root ::= first [^\\u4E61-\\u4E63] \"x\"\nfirst ::= \"\" | [abx]"},
-      {GrammarKind::kEbnf,
-       "root ::= item{1,3} \"x\" root | \"\\\"\" item{0,90} \"\\\"\" tail\n"
-       "item ::= [a-c] | \"\\\\\" [n\\\"]\ntail ::= \"\" | \", \" root | \"}\" item{2}"},
-      {GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){2,9}$"})"},
-      {GrammarKind::kEbnf,
-       "root ::= expression\nexpression ::= [0-9]+ | \"-\" expression | \"[\" expression \"]\""},
-      {GrammarKind::kEbnf, "root ::= \"a\" root \"b\" | \"\""},
-      {GrammarKind::kStructuralTag,
-       R"({"type": "structural_tag", "format": {"type": "tag", "begin": "ab", "content":
-          {"type": "json_schema", "json_schema": {"type": "boolean"}}, "end": "ba"}})"},
-      {GrammarKind::kStructuralTag,
-       R"({"type": "structural_tag", "format": {"type": "tag", "begin": "ab", "content":
-          {"type": "json_schema", "json_schema": {"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){1,9}$"}}, "end": "ba"}})"},
-      {GrammarKind::kJsonSchema,
-       R"({"type": "array", "items": {"anyOf": [{"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){2,80}$"},
-          {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?:[ab]|\\\\[nt]){0,9}$"}},
-           "required": ["a"], "additionalProperties": false}]}})"},
-  };
-  for (const auto& [kind, text] : sources) {
+  for (const auto& [kind, text] : kWalkedSources) {
     SCOPED_TRACE(text);
     const auto grammar = Compile(kind, text);
     ASSERT_NE(grammar, nullptr);
@@ -277,6 +281,20 @@ TEST_F(Grammars, BoundedWhitespaceIsCountedOutsideOfStringsAlone) {
   EXPECT_EQ(Allowed(matcher.get()), full);
   ASSERT_TRUE(AcceptBytes(fork.get(), R"("b":1})").ok());
   EXPECT_TRUE(fork->IsComplete());
+}
+
+TEST_F(Grammars, BoundedWhitespaceIsKnownAfterTheMostTokensAreTakenBack) {
+  GrammarSource source = SourceOf(GrammarKind::kJsonObject, "");
+  source.layout.max_whitespace = 4;
+  const auto matcher = *Compile(source)->NewMatcher();
+  const auto accept = [&matcher](char byte) { return matcher->Accept(byte).code(); };
+  for (const char byte : std::string("{   ")) ASSERT_EQ(accept(byte), absl::StatusCode::kOk);
+  for (const char byte : "\"" + std::string(size_t{kMaxSpeculativeTokens} - 1, 'a'))
+    ASSERT_EQ(accept(byte), absl::StatusCode::kOk);
+  EXPECT_EQ(matcher->Rollback(kMaxSpeculativeTokens + 1).code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_EQ(matcher->Rollback(kMaxSpeculativeTokens), absl::OkStatus());
+  EXPECT_EQ(accept('\n'), absl::StatusCode::kOk);
+  EXPECT_EQ(accept('\n'), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(Grammars, WhitespaceIsBoundedInTheSchemasOfAStructuralTag) {
@@ -466,6 +484,19 @@ TEST_F(Grammars, LimitsOfTheSource) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code(GrammarKind::kJsonSchema, R"x({"type": "string", "pattern": "(a)(a)(a)(a)(a)(a)"})x"),
             absl::StatusCode::kOk);
+}
+
+TEST_F(Grammars, ASchemaThatTheGateServesIsAsDeepAsTheEngineTakes) {
+  std::string list = "1";
+  for (int i = 0; i < 62; ++i) list = absl::StrCat("[", list, "]");
+  const SchemaOrRefusal gated = GateSchemaText(absl::StrCat(R"({"const":)", list, "}"), {});
+  const std::string written = std::get<nlohmann::ordered_json>(gated).dump();
+  const int64_t depth = BracketDepth(written, /*json=*/true);
+  EXPECT_GT(depth, 120);
+  EXPECT_LE(depth, GrammarLimits().depth);
+  const auto grammar = Compile(GrammarKind::kJsonSchema, written);
+  ASSERT_NE(grammar, nullptr);
+  EXPECT_TRUE(Matches(*grammar, list));
 }
 
 TEST_F(Grammars, AVocabularyThatDoesNotFitIsRefused) {

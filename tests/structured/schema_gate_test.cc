@@ -311,6 +311,27 @@ TEST(GateTest, NamesWhatIsNestedTooDeeplyOnceItIsWritten) {
   EXPECT_EQ(Outcome(absl::StrCat(R"({"properties":{"c":{"const":)", list, "}}}"),
                     GateOptions{.max_output_depth = 20}),
             "refused at /properties/c/const");
+  EXPECT_EQ(Outcome(absl::StrCat(R"({"type":["object","string"],"pattern":"a","patternProperties":{"^)",
+                                 groups, R"($":{"type":"integer"}}})"),
+                    GateOptions{.max_output_depth = 20}),
+            "refused at /patternProperties");
+}
+
+TEST(GateTest, TakesAsManyBracketsAsTheEngineAndCountsThoseOfAStructuralTag) {
+  std::string list = "1";
+  for (int i = 0; i < 15; ++i) list = absl::StrCat("[", list, "]");
+  const std::string schema = absl::StrCat(R"({"const":)", list, "}");
+  const int64_t depth = BracketDepth(Outcome(schema), /*json=*/true);
+  EXPECT_EQ(Outcome(schema, GateOptions{.max_output_depth = depth}), Outcome(schema));
+  EXPECT_EQ(Outcome(schema, GateOptions{.max_output_depth = depth - 1}), "refused at /const");
+  const Json tag = {{"type", "structural_tag"},
+                    {"format", {{"type", "json_schema"}, {"json_schema", Json::parse(schema)}}}};
+  const SchemaOrRefusal fits = GateStructuralTag(tag, GateOptions{.max_output_depth = depth + 2});
+  ASSERT_TRUE(std::holds_alternative<Json>(fits)) << std::get<SchemaRefusal>(fits).message;
+  EXPECT_EQ(BracketDepth(std::get<Json>(fits).dump(), /*json=*/true), depth + 2);
+  const SchemaOrRefusal deep = GateStructuralTag(tag, GateOptions{.max_output_depth = depth + 1});
+  ASSERT_TRUE(std::holds_alternative<SchemaRefusal>(deep));
+  EXPECT_EQ(std::get<SchemaRefusal>(deep).pointer, "/format/json_schema/const");
 }
 
 // Automata of a hundred states, and the complements of long names.

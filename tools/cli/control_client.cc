@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/small_file.h"
 #include "base/start_limits.h"
 #include "base/status_macros.h"
 #include "proto/control.grpc.pb.h"
@@ -21,18 +20,17 @@ namespace {
 
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 constexpr absl::Duration kStateTimeout = absl::Seconds(5);
+constexpr size_t kMaxAuthorityBytes = 1 << 20;
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
+absl::StatusOr<std::string> ReadAuthority(const std::string& path) {
   if (path.empty()) return "";
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read"));
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  return ReadSmallFile(path, kMaxAuthorityBytes);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Server& server) {
   if (!server.control.tls) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions options;  // without authorities: gRPC's own, which are the system's
-  ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(server.trust.authority));
+  ASSIGN_OR_RETURN(options.pem_root_certs, ReadAuthority(server.trust.authority));
   return grpc::SslCredentials(options);
 }
 

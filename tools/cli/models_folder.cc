@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -59,7 +60,8 @@ std::string NameFor(const std::string& model_name) {
   for (char& c : name) {
     if (!IsModelName(absl::StrCat("a", std::string(1, c)))) c = '-';
   }
-  while (!name.empty() && !IsModelName(name.substr(0, 1))) name.erase(0, 1);
+  name.erase(name.begin(),
+             std::find_if(name.begin(), name.end(), [](char c) { return IsModelName(std::string(1, c)); }));
   return name.substr(0, kMaxModelNameBytes);
 }
 

@@ -32,11 +32,12 @@ def mounts_work():
 class HangingFiles:
     """A context manager: `path` is a mount point with copies of a folder's files. hang() stops all answers about files' bytes (or
     about the bytes of the file with the name `only`), go_on() gives them. Leaving the context ends whoever still waits, with an
-    error."""
+    error; leaving it again does nothing."""
 
     def __init__(self, folder=None, only=None):
         if not mounts_work():
             raise unittest.SkipTest("needs root and /dev/fuse")
+        self._has_ended = False
         self._temporary = tempfile.TemporaryDirectory()
         self.path = self._temporary.name
         self._hangs, self._waiting = multiprocessing.Event(), multiprocessing.Value("i", 0)
@@ -48,8 +49,9 @@ class HangingFiles:
             self._temporary.cleanup()
             raise unittest.SkipTest(f"may not mount: {os.strerror(ctypes.get_errno())}")
         files = {} if folder is None else {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
+        parent = os.getpid()
         self._process = multiprocessing.get_context("fork").Process(
-            target=lambda: Files(self._device, files, self._hangs, self._waiting, only).serve(), daemon=True)
+            target=lambda: Files(self._device, files, self._hangs, self._waiting, only).serve(parent), daemon=True)
         self._process.start()
         os.close(self._device)
 
@@ -57,6 +59,9 @@ class HangingFiles:
         return self
 
     def __exit__(self, *_):
+        if self._has_ended:
+            return
+        self._has_ended = True
         self._process.kill()  # the kernel then ends all that wait with an error
         self._process.join()
         self._libc.umount2(os.fsencode(self.path), MNT_FORCE | MNT_DETACH)
@@ -99,8 +104,9 @@ class Files:
         self.names[name] = number
         return number
 
-    def serve(self):
-        while True:
+    def serve(self, parent):
+        """Until the file system is unmounted or the parent has ended, which then cannot end this process any more."""
+        while os.getppid() == parent:
             if select.select([self.device], [], [], 0.05)[0]:
                 try:
                     request = os.read(self.device, LONGEST_REQUEST)
