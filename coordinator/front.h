@@ -1,6 +1,7 @@
 #pragma once
-// All listeners: HTTP for clients and for operators, and gRPC for both. The listeners are bound early, and
-// reply until SetModels that the model is loading. Thread safe.
+// All listeners: HTTP for clients and for operators, and gRPC for both. The listeners are bound as soon as
+// the headers of the checkpoints have been read, before tokenizers and weights are, and reply until SetModels
+// that the model is loading. Thread safe.
 
 #include <functional>
 #include <memory>

@@ -50,9 +50,9 @@ class ServerImpl : public Server {
     state_log_ = std::make_unique<StateLog>([this] { return Starting(); });
     RETURN_IF_ERROR(Open());
     opened_ = true;
+    ASSIGN_OR_RETURN(front_, Front::Start(flags_, models_.front()->metrics(), [this] { return Starting(); }));
     if (HasLeftWorkers()) RETURN_IF_ERROR(ReadTexts());
     RETURN_IF_ERROR(OpenRunDir());
-    ASSIGN_OR_RETURN(front_, Front::Start(flags_, models_.front()->metrics(), [this] { return Starting(); }));
     std::vector<ServedModel> served(models_.size());
     const std::vector<size_t> order = LoadOrder();
     const absl::Status loaded = Load(order, &served);
@@ -134,16 +134,25 @@ class ServerImpl : public Server {
   }
 
   // A start that a damaged tokenizer ends leaves the workers of an earlier coordinator untouched, with their
-  // weights: the next start may adopt them.
+  // weights: the next start may adopt them. So this read precedes OpenRunDir, which ends workers.
   absl::Status ReadTexts() {
     std::vector<absl::Status> read(models_.size());
-    RunTogether(models_.size(), [&](size_t i) { read[i] = OfModel(i, models_[i]->ReadText()); });
+    std::set<size_t> under_way;
+    for (size_t i = 0; i < models_.size(); ++i) under_way.insert(i);
+    absl::Mutex mu;
+    loads_ = 0;
+    RunTogether(models_.size(), [&](size_t i) {
+      read[i] = OfModel(i, models_[i]->ReadText());
+      absl::MutexLock lock(&mu);
+      under_way.erase(i);
+      if (!under_way.empty()) loads_ = *under_way.begin();
+    });
     for (const absl::Status& status : read) RETURN_IF_ERROR(status);
     return absl::OkStatus();
   }
 
   // Each of several models has a directory of its own. Every error of a directory is found before a worker
-  // exists.
+  // is started; the workers of models that are no longer served end.
   absl::Status OpenRunDir() {
     if (flags_.models.empty() || flags_.run_dir.empty()) return absl::OkStatus();
     ASSIGN_OR_RETURN(RunDir directory, RunDir::Open(flags_.run_dir));

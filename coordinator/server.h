@@ -3,8 +3,10 @@
 //
 // Start reads the checkpoints' headers, binds all ports and starts the workers; while the workers load the
 // weights, Start reads the tokenizer. Workers that an earlier coordinator left, with --run-dir, need not load
-// anything. So every error of flags, of the checkpoint's headers and of ports is found before a worker
-// exists. Thread safety: RequestStop is thread safe; everything else is for main's thread.
+// anything: where there are such workers, Start reads the tokenizers of all models once the ports are bound,
+// and before it touches any worker. So every error of flags, of the checkpoint's headers and of ports is
+// found before a worker is started. Thread safety: RequestStop is thread safe; everything else is for main's
+// thread.
 
 #include <memory>
 

@@ -1,6 +1,6 @@
 #pragma once
-// The tokenizer, chat templates, grammars and end tokens of a served model, from its checkpoint while its
-// workers load.
+// The tokenizer, chat templates, grammars and end tokens of a served model, from its checkpoint: while its
+// workers load, or before the workers that an earlier coordinator has left are adopted.
 
 #include <cstdint>
 #include <memory>

@@ -114,6 +114,7 @@ void AutoSleepEngine::NoteCallEnd() {
   {
     absl::MutexLock lock(&mu_);
     --num_calls_;
+    ++num_calls_ended_;
     idle_since_ = options_.now();
     ForgetFailedSleeps();
     retries_.Restart();
@@ -253,6 +254,11 @@ void AutoSleepEngine::ForgetFailedSleeps() {
 }
 
 void AutoSleepEngine::FallAsleep() {
+  int64_t num_calls_ended;
+  {
+    absl::MutexLock lock(&mu_);
+    num_calls_ended = num_calls_ended_;
+  }
   SleepRequest request;
   // Weights that no file has are kept.
   request.level = engine_->Stats().only_copy ? kMinSleepLevel : options_.idle_level;
@@ -273,6 +279,8 @@ void AutoSleepEngine::FallAsleep() {
   if (engine_->state() == EngineState::kAwake) slept_by_itself_ = false;
   // Not when a request has come meanwhile, or the engine is about to end.
   if (absl::IsAborted(report.status()) || IsDeclined(report.status())) return;
+  // An operator's call that has ended since this try began has begun the pauses anew.
+  if (num_calls_ended_ != num_calls_ended) return;
   const absl::Duration pause = failed_sleeps_.NoteFailed(now);
   no_sleep_before_ = now + pause;
   LogWarning("the engine could not go to sleep, and tries again after {} at the earliest: {}",

@@ -103,6 +103,7 @@ class AutoSleepEngine : public Engine {
   int64_t num_open_ ABSL_GUARDED_BY(mu_) = 0;         // requests
   int64_t num_calls_ ABSL_GUARDED_BY(mu_) = 0;        // of operators, under way
   int64_t num_sleep_calls_ ABSL_GUARDED_BY(mu_) = 0;  // the sleeps among these calls
+  int64_t num_calls_ended_ ABSL_GUARDED_BY(mu_) = 0;  // of operators, since the construction
   bool slept_by_itself_ ABSL_GUARDED_BY(mu_) = false;
   // Requests that need a wake-up, counted, and up to which of them none needs it any longer.
   int64_t last_wanting_ ABSL_GUARDED_BY(mu_) = 0;

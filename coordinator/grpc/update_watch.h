@@ -27,8 +27,8 @@ class UpdateWatch {
   void SetWaits(bool waits);
   // The client has sent so many bytes of tensors, on the whole.
   void NoteBytes(int64_t total);
-  // The first message has come; `status`, which is called while the update waits for its client, says from
-  // now on how the update goes.
+  // The first message has come; `status`, which is called while the update waits for its client and must not
+  // block, says from now on how the update goes.
   void NoteBegin();
   void SetUpdate(std::function<absl::Status()> status);
   // Why the call was cancelled; ok: the call was not cancelled.

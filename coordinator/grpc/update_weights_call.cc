@@ -2,12 +2,14 @@
 
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "base/monotonic.h"
 #include "base/random_hex.h"
+#include "base/threads.h"
 #include "coordinator/engine/caller.h"
 #include "coordinator/grpc/calls/grpc_call.h"
 #include "coordinator/grpc/control_fields.h"
@@ -40,25 +42,35 @@ v1::WeightChunk HeadOf(const v1::WeightChunk& chunk) {
 }
 
 // The engine's side of an update. An update that has ended before its client has noticed is destroyed at
-// once: a later call of an engine with replicas has its turn only then. Not thread safe: the watch calls
-// Check only while the call's thread waits for the client.
+// once: a later call of an engine with replicas has its turn only then. The end of an update waits for all
+// replicas, so a thread of its own destroys the update, and Check never blocks. Not thread safe: the watch
+// calls Check only while the call's thread waits for the client.
 class OpenUpdate {
  public:
   explicit OpenUpdate(std::unique_ptr<WeightUpdate> update) : update_(std::move(update)) {}
+  // Blocks until the update is no more.
+  ~OpenUpdate() {
+    if (end_.joinable()) end_.join();
+  }
+  OpenUpdate(const OpenUpdate&) = delete;
 
   // Ok while the update goes on; else the error that has ended the update.
   absl::Status Check() {
-    if (update_ == nullptr) return ended_;
+    if (!ended_.ok()) return ended_;
     ended_ = update_->status();
-    if (!ended_.ok()) update_.reset();
+    if (ended_.ok()) return ended_;
+    // Where no thread is to be had, the update ends with this object.
+    if (absl::StatusOr<std::thread> end = StartThread([this] { update_.reset(); }); end.ok())
+      end_ = *std::move(end);
     return ended_;
   }
   // After a Check that was ok.
   WeightUpdate* get() { return update_.get(); }
 
  private:
-  std::unique_ptr<WeightUpdate> update_;
+  std::unique_ptr<WeightUpdate> update_;  // of the thread end_ once there is that thread
   absl::Status ended_;
+  std::thread end_;
 };
 
 // The client's side of an update.

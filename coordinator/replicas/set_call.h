@@ -1,6 +1,7 @@
 #pragma once
 // A lifecycle call of a whole engine with replicas, while the call is under way: its turn, and what the
-// engine's state says meanwhile. Both objects live on the thread that makes the call; `parts` is borrowed.
+// engine's state says meanwhile. Both objects are for one thread at a time, and another thread than the one
+// that made them may destroy them; `parts` is borrowed.
 
 #include <optional>
 

@@ -1,5 +1,7 @@
 #include "coordinator/several_models/model_transition.h"
 
+#include <algorithm>
+
 namespace somnus {
 
 ModelState ModelTransition::State(EngineState state) const {
@@ -36,6 +38,11 @@ void ModelTransition::End(int64_t id) {
 
 void ModelTransition::NoteSleepTime(ResidencyAction action, absl::Duration time) {
   if (action == ResidencyAction::kSleepIfIdle || action == ResidencyAction::kPreempt) sleep_time = time;
+}
+
+void ModelTransition::ForgetFailedSleeps(MonotonicTime now) {
+  failed_sleeps.Restart();
+  awake_since = std::min(awake_since, now);
 }
 
 void ModelTransition::NoteUntried(MonotonicTime now, absl::Duration pause) {

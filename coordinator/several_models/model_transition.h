@@ -39,6 +39,9 @@ struct ModelTransition {
   // measured: requests spend the time of a drain, a release moves only a part of the memory, and a dropped
   // backup moves none.
   void NoteSleepTime(ResidencyAction action, absl::Duration time);
+  // An operator's call has ended, and may have mended the cause of failures: the model need not stay awake
+  // because of earlier failures, and the next failure has the first pause again.
+  void ForgetFailedSleeps(MonotonicTime now);
   // The decision was not tried, and is taken again after a pause.
   void NoteUntried(MonotonicTime now, absl::Duration pause);
 

@@ -97,6 +97,7 @@ absl::StatusOr<TransitionReport> OperatorCalls::Sleep(ModelRecord* model, const 
   {
     absl::MutexLock lock(&models_.mu);
     model->operators.EndSleep(sleep, report.ok(), request.level, *model->engine);
+    model->transition.ForgetFailedSleeps(models_.now());
     if (report.ok()) {
       model->transition.retries
           .Restart();  // a sleep at level 2 has given up the backup that could not be read
@@ -171,6 +172,7 @@ absl::StatusOr<TransitionReport> OperatorCalls::WakeUp(ModelRecord* model, const
   absl::StatusOr<TransitionReport> report = absl::CancelledError(kAbandoned);
   if (AwaitWakeUp(*model, deadline)) report = TakeResult(model, deadline);
   model->operators.EndWake(*model->engine);
+  model->transition.ForgetFailedSleeps(models_.now());
   models_.Wake();
   return report;
 }

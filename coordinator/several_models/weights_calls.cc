@@ -25,6 +25,7 @@ class Hold {
       const EngineStats stats = model_.engine->Stats();
       model_.operators.EndStage(stats.state);
       model_.transition.awake_since = models_.now();  // the model's idle time begins now
+      model_.transition.ForgetFailedSleeps(models_.now());
       if (stats.needs_weights) model_.operators.GiveUpStage();
     }
     models_.Wake();

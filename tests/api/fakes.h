@@ -132,6 +132,10 @@ class FakeEngine : public Engine {
   // While held, a WakeUp waits, but not longer than the client.
   void HoldWakeUps(bool held) { hold_wake_ups_ = held; }
   int num_waking() const { return num_waking_; }
+  void HoldUpdateEnds(bool held) {  // no update can be destroyed while they are held
+    absl::MutexLock lock(&mutex_);
+    hold_update_ends_ = held;
+  }
   void set_wake_status(const absl::Status& status) {  // the error that WakeUp returns
     absl::MutexLock lock(&mutex_);
     wake_status_ = status;
@@ -227,7 +231,12 @@ class FakeEngine : public Engine {
       if (request.port_token.empty()) return;
       ports_.emplace_back().set_address("for " + request.port_token);
     }
-    ~Update() override { --engine_->num_updates_; }
+    ~Update() override {
+      absl::MutexLock lock(&engine_->mutex_);
+      const auto may_end = [this] { return !engine_->hold_update_ends_; };
+      engine_->mutex_.Await(absl::Condition(&may_end));
+      --engine_->num_updates_;
+    }
     absl::Status Send(v1::WeightChunk chunk) override {
       absl::MutexLock lock(&engine_->mutex_);
       if (!engine_->weights_status_.ok()) return engine_->weights_status_;
@@ -390,6 +399,7 @@ class FakeEngine : public Engine {
   absl::Status submit_status_;
   std::atomic<bool> hold_wake_ups_{false};
   std::atomic<int> num_waking_{0}, num_aborted_calls_{0}, num_updates_{0};
+  bool hold_update_ends_ = false;
   absl::Status weights_status_, update_status_;
   WeightsRequest last_reload_;
   int64_t weights_version_ = 1;

@@ -155,13 +155,18 @@ TEST_F(GrpcLifecycleTest, AnUpdateThatWasEndedIsGoneBeforeItsClientNotices) {
   EXPECT_TRUE(code == grpc::StatusCode::ABORTED || code == grpc::StatusCode::CANCELLED) << code;
 }
 
+// A replica that hangs may hold up the end of its update for ever.
 TEST_F(GrpcLifecycleTest, ASilentClientOfAnUpdateThatWasEndedIsCancelled) {
   UpdateCall call(control_.get());
   EXPECT_TRUE(call.Begin());
   EXPECT_TRUE(call.Send("a", 7));
   while (engine_->chunks().empty()) absl::SleepFor(absl::Milliseconds(1));
+  engine_->HoldUpdateEnds(true);
   EXPECT_TRUE(AbortCall().ok());
   EXPECT_EQ(call.writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(engine_->num_updates(), 1);
+  engine_->HoldUpdateEnds(false);
+  while (engine_->num_updates() > 0) absl::SleepFor(absl::Milliseconds(1));
 }
 
 TEST_F(GrpcLifecycleTest, TheFirstTensorIsAnnounced) {

@@ -10,6 +10,7 @@ import unittest
 
 from cluster.harness import BIN, Cluster, alive, expected, tiny, wait_until
 from cluster.harness.hanging_files import HangingFiles
+from cluster.harness.run_directory import RunDirectory, kill, pids
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
@@ -62,8 +63,8 @@ class Hangs(unittest.TestCase):
         self.addCleanup(files.__exit__)
         return cluster
 
-    def files(self, folder=None):
-        files = HangingFiles(folder)
+    def files(self, folder=None, only=None):
+        files = HangingFiles(folder, only)
         self.addCleanup(files.__exit__)
         return files
 
@@ -87,6 +88,26 @@ class Hangs(unittest.TestCase):
         wait_until(lambda: "the server has not stopped within 1m" in cluster.log(), PATIENCE_S, cluster.log)
         files.go_on()
         self.assertEqual(cluster.process.wait(PATIENCE_S), 1)
+
+    def test_a_start_that_found_workers_answers_while_it_reads_the_tokenizer(self):
+        files = self.files(tiny(MODEL), only="tokenizer.json")
+        run_dir = RunDirectory(files.path, "--dtype=float32")
+        self.addCleanup(run_dir.close)
+        self.addCleanup(files.__exit__)
+        cluster = run_dir.start()
+        known = pids(cluster)
+        kill(cluster)
+        files.hang()
+        cluster = run_dir.start(wait=False)
+        wait_until(lambda: files.num_waiting() > 0, PATIENCE_S, cluster.log)
+        self.assertEqual(cluster.request("GET", "/livez").status, 200)
+        ready = cluster.request("GET", "/readyz")
+        self.assertEqual(ready.status, 503)
+        self.assertIn("The model is loading", ready.text)
+        files.go_on()
+        cluster.wait_ready()
+        self.assertEqual(pids(cluster), known)
+        self.assertEqual(cluster.stop(), 0)
 
     def test_a_wake_up_that_reads_is_named_and_given_up(self):
         files = self.files(tiny(MODEL))

@@ -5,10 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
+#include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <variant>
 
+#include "absl/synchronization/notification.h"
 #include "proto/missing_memory.h"
 #include "tests/engine/engine_test_util.h"
 
@@ -17,6 +22,23 @@ namespace {
 
 constexpr absl::Duration kSoon = absl::Milliseconds(1);
 
+// Calls `after_sleep` once a sleep has ended, before the caller of the sleep hears of the end.
+class ObservedLoop : public EngineLoop {
+ public:
+  ObservedLoop(EngineOptions options, Executor* executor, EngineObserver* observer,
+               std::function<void()> after_sleep)
+      : EngineLoop(std::move(options), executor, observer), after_sleep_(std::move(after_sleep)) {}
+
+  LifecycleResult Run(const LifecycleRequest& request) override {
+    LifecycleResult result = EngineLoop::Run(request);
+    if (after_sleep_ && std::holds_alternative<SleepRequest>(request)) after_sleep_();
+    return result;
+  }
+
+ private:
+  const std::function<void()> after_sleep_;
+};
+
 class AutoSleepEngineTest : public ::testing::Test {
  protected:
   AutoSleepEngineTest() : options_(SmallEngine()) { executor_.emplace(SmallWorker(options_)); }
@@ -24,10 +46,11 @@ class AutoSleepEngineTest : public ::testing::Test {
   void Start(SleepArrivals arrivals, absl::Duration idle_sleep = absl::ZeroDuration(), int idle_level = 1) {
     AutoSleepOptions options{.arrivals = arrivals, .idle_sleep = idle_sleep, .idle_level = idle_level};
     options.retry.first_pause = first_pause_;
+    options.retry.longest_given_up = longest_pause_;
     options.retry.max_tries = max_tries_;
     options.now = [this] { return MonotonicNow() + absl::Seconds(ahead_s_.load()); };
     engine_ = std::make_unique<AutoSleepEngine>(options, nullptr, [&](EngineObserver* observer) {
-      return std::make_shared<EngineLoop>(options_, &*executor_, observer);
+      return std::make_shared<ObservedLoop>(options_, &*executor_, observer, after_sleep_);
     });
   }
   // For another Start.
@@ -55,8 +78,10 @@ class AutoSleepEngineTest : public ::testing::Test {
 
   const EngineOptions options_;
   absl::Duration first_pause_ = kSoon;
-  int max_tries_ = 0;                // failures until wake-ups for requests end; 0: never
-  std::atomic<int64_t> ahead_s_{0};  // of the clock
+  absl::Duration longest_pause_ = WakeRetryOptions().longest_given_up;
+  std::function<void()> after_sleep_;  // as of ObservedLoop
+  int max_tries_ = 0;                  // failures until wake-ups for requests end; 0: never
+  std::atomic<int64_t> ahead_s_{0};    // of the clock
   std::optional<FakeExecutor> executor_;
   std::unique_ptr<AutoSleepEngine> engine_;
 };
@@ -235,6 +260,49 @@ TEST_F(AutoSleepEngineTest, ASleepThatFailsIsTriedLaterAndLaterOrAfterAnOperator
   ASSERT_TRUE(engine_->Pause({}).ok());
   ASSERT_TRUE(engine_->Resume().ok());
   AwaitState(EngineState::kAsleep);
+}
+
+TEST_F(AutoSleepEngineTest, AfterAnOperatorsCallPausesAreShortAgain) {
+  first_pause_ = absl::Hours(1);
+  longest_pause_ = absl::Hours(1000);
+  executor_->SetBackupError(absl::ResourceExhaustedError("rank 0: no room on the disk"));
+  Start(SleepArrivals::kQueue, kSoon);
+  Await([&] { return !executor_->lifecycle_calls().empty(); });
+  size_t num_tries = 1;
+  // Goes on hour by hour, so the number may be one too large or too small.
+  const auto hours_until_next_try = [&] {
+    int hours = 0;
+    while (executor_->lifecycle_calls().size() == num_tries) {
+      ahead_s_ += 3600;
+      ExpectExact(Submit(absl::StrCat(num_tries, " ", ++hours)));
+      absl::SleepFor(5 * kSoon);  // idle for long enough
+    }
+    ++num_tries;
+    return hours;
+  };
+  for (const int pause : {1, 2, 4, 8, 16, 32}) EXPECT_GE(hours_until_next_try(), pause - 1);
+  ASSERT_TRUE(engine_->Pause({}).ok());
+  ASSERT_TRUE(engine_->Resume().ok());
+  Await([&] { return executor_->lifecycle_calls().size() > num_tries; });
+  ++num_tries;
+  EXPECT_LT(hours_until_next_try(), 32) << "the next pause of the earlier failures is 64 hours";
+}
+
+TEST_F(AutoSleepEngineTest, AnOperatorsCallWhileASleepFailsCountsAsLater) {
+  first_pause_ = absl::Hours(1);
+  executor_->SetBackupError(absl::ResourceExhaustedError("rank 0: no room on the disk"));
+  absl::Notification started;
+  std::atomic<int> num_failed{0};
+  after_sleep_ = [&] {
+    started.WaitForNotification();
+    if (num_failed++ > 0) return;
+    EXPECT_TRUE(engine_->Pause({}).ok());
+    EXPECT_TRUE(engine_->Resume().ok());
+  };
+  Start(SleepArrivals::kQueue, kSoon);
+  started.Notify();
+  Await([&] { return num_failed == 2; });  // without a pause
+  engine_.reset();
 }
 
 TEST_F(AutoSleepEngineTest, AnIdleEngineDoesNotDiscardWeightsThatNoFileHas) {

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <thread>
 
-#include "coordinator/residency/retry_backoff.h"
 #include "tests/replicas/replica_set_fixture.h"
 
 namespace somnus {
@@ -11,24 +10,6 @@ namespace {
 
 using ReplicaRetryTest = ReplicaSetTest;
 INSTANTIATE_TEST_SUITE_P(Overlap, ReplicaRetryTest, ::testing::Bool());
-
-TEST(RetryBackoffTest, ThePauseDoublesUpToItsBound) {
-  RetryBackoff retry(absl::Seconds(30), absl::Minutes(1));
-  EXPECT_EQ(retry.due(), absl::InfiniteDuration());
-  MonotonicTime now = absl::Hours(1);
-  for (const int seconds : {30, 60, 60}) {
-    EXPECT_EQ(retry.NoteFailed(now), absl::Seconds(seconds));
-    EXPECT_EQ(retry.due(), now + absl::Seconds(seconds));
-    retry.NoteTry();
-    EXPECT_EQ(retry.due(), absl::InfiniteDuration());
-    now += absl::Minutes(2);
-  }
-  retry.NoteServing(now);
-  EXPECT_EQ(retry.NoteFailed(now + absl::Seconds(59)), absl::Minutes(1)) << "it has hardly served";
-  retry.NoteServing(now);
-  EXPECT_EQ(retry.NoteFailed(now + absl::Minutes(1)), absl::Seconds(30));
-  EXPECT_EQ(RetryBackoff().NoteFailed(now), absl::InfiniteDuration());
-}
 
 TEST_P(ReplicaRetryTest, ItServesAgain) {
   Start(2, nullptr, {.first_pause = absl::Milliseconds(1)});

@@ -55,6 +55,22 @@ TEST(ModelTransitionTest, OnlySleepsThatMoveAllMemoryAtOnceAreMeasured) {
   }
 }
 
+TEST(ModelTransitionTest, AnOperatorsCallForgetsFailedSleeps) {
+  ModelTransition transition(WakeRetryOptions{.first_pause = absl::Seconds(1)});
+  const MonotonicTime now = absl::Hours(1);
+  for (const int seconds : {1, 2, 4}) {
+    const absl::Duration pause = transition.failed_sleeps.NoteFailed(now);
+    EXPECT_EQ(pause, absl::Seconds(seconds));
+    transition.awake_since = now + pause;
+  }
+  transition.ForgetFailedSleeps(now);
+  EXPECT_EQ(transition.awake_since, now);
+  EXPECT_EQ(transition.failed_sleeps.NoteFailed(now), absl::Seconds(1));
+  // The time that a model has been awake without failures stays.
+  transition.ForgetFailedSleeps(now + absl::Minutes(1));
+  EXPECT_EQ(transition.awake_since, now);
+}
+
 TEST(ModelTransitionTest, ADecisionThatWasNotTriedIsTakenAgainAfterAPause) {
   ModelTransition transition(WakeRetryOptions{.first_pause = absl::Seconds(1)});
   transition.Begin(Decision(ResidencyAction::kWake), nullptr);

@@ -66,6 +66,7 @@ class SharedDevicesTest : public ::testing::Test {
     options.residency.max_wait = max_wait_;
     options.arrivals = arrivals;
     options.retry.first_pause = first_pause_;
+    options.retry.longest_pause = longest_pause_;
     options.retry.max_tries = max_tries_;
     options.revival_pause = revival_pause_;
     options.operator_wait = operator_wait_;
@@ -156,7 +157,8 @@ class SharedDevicesTest : public ::testing::Test {
   absl::Duration operator_wait_ = absl::Minutes(2);
   absl::Duration max_wait_ = absl::Milliseconds(200);
   absl::Duration first_pause_ = absl::Milliseconds(1);  // after failures
-  int max_tries_ = 0;                                   // failures until wake-ups for requests end; 0: never
+  absl::Duration longest_pause_ = WakeRetryOptions().longest_pause;
+  int max_tries_ = 0;  // failures until wake-ups for requests end; 0: never
   absl::Duration revival_pause_ = absl::InfiniteDuration();
   std::vector<TokenTargets> targets_;
   absl::Duration idle_sleep_ = absl::InfiniteDuration();

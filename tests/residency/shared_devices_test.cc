@@ -3,8 +3,12 @@
 
 #include <future>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "coordinator/engine/caller.h"
 #include "tests/residency/shared_devices_fixture.h"
 
@@ -373,6 +377,24 @@ TEST_F(SharedDevicesTest, ASleepThatFailsIsTriedAgain) {
   ExpectExact(Submit(0, "a"));
 }
 
+TEST_F(SharedDevicesTest, ABackupWithoutRoomIsToldOnceUntilABackupFindsRoom) {
+  Start(2, 1);
+  const auto times_told = [&](const std::string& requests, const absl::Status& backup_error) {
+    models_[1].executor->SetBackupError(backup_error);
+    testing::internal::CaptureStdout();
+    for (int i = 0; i < 2; ++i) {  // each request of model 0 puts model 1 to sleep
+      ExpectExact(Submit(0, absl::StrCat(requests, i)));
+      ExpectExact(Submit(1, absl::StrCat(requests, i)));
+    }
+    const std::string log = testing::internal::GetCapturedStdout();
+    return std::vector<std::string>(absl::StrSplit(log, "model 1: sleeps at level 2 until")).size() - 1;
+  };
+  const absl::Status no_room = absl::ResourceExhaustedError("no room on the disk");
+  EXPECT_EQ(times_told("a", no_room), 1u);
+  EXPECT_EQ(times_told("b", absl::OkStatus()), 0u);
+  EXPECT_EQ(times_told("c", no_room), 1u);
+}
+
 // Level 2 would lose the weights, and so the sleep fails again and again.
 TEST_F(SharedDevicesTest, AnOnlyCopyWhoseBackupFindsNoRoomIsTriedLaterAndLater) {
   first_pause_ = absl::Hours(1);
@@ -394,6 +416,41 @@ TEST_F(SharedDevicesTest, AnOnlyCopyWhoseBackupFindsNoRoomIsTriedLaterAndLater) 
   }
   ExpectExact(waits);
   EXPECT_EQ(executor.lifecycle_calls()[num_calls + 1].substr(0, 7), "sleep 1");
+}
+
+TEST_F(SharedDevicesTest, AfterAnOperatorsCallPausesOfFailedSleepsAreShortAgain) {
+  first_pause_ = absl::Hours(1);
+  longest_pause_ = absl::Hours(1000);
+  max_wait_ = absl::Hours(1);
+  Start(2, 1);
+  ASSERT_TRUE((*engine(1)->BeginWeightUpdate({}))->Finish().ok());
+  FakeExecutor& executor = *models_[1].executor;
+  size_t num_calls = executor.lifecycle_calls().size();
+  executor.SetBackupError(absl::ResourceExhaustedError("no room on the disk"));
+  const Ticket waits = Submit(0, "waits");
+  const auto await_next_try = [&] {
+    while (executor.lifecycle_calls().size() == num_calls) std::this_thread::yield();
+    ++num_calls;
+  };
+  // Goes on hour by hour, so the number may be one too large or too small.
+  const auto hours_until_next_try = [&] {
+    int hours = 0;
+    while (executor.lifecycle_calls().size() == num_calls) {
+      ahead_s_ += 3600;
+      ExpectExact(Submit(1, absl::StrCat(num_calls, " ", ++hours)));
+      absl::SleepFor(absl::Milliseconds(5));  // idle
+    }
+    ++num_calls;
+    return hours;
+  };
+  await_next_try();
+  for (const int pause : {1, 2, 4, 8, 16, 32}) EXPECT_GE(hours_until_next_try(), pause - 1);
+  ASSERT_TRUE(engine(1)->WakeUp({}).ok());
+  await_next_try();
+  EXPECT_LT(hours_until_next_try(), 32) << "the next pause of the earlier failures is 64 hours";
+  executor.SetBackupError(absl::OkStatus());
+  ASSERT_TRUE(engine(1)->WakeUp({}).ok());
+  ExpectExact(waits);
 }
 
 TEST_F(SharedDevicesTest, TheEndComesWhileAnOperatorWaits) {

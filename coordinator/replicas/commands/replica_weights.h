@@ -2,8 +2,8 @@
 // A change of the weights of all replicas, from its turn to the event for the observer: the common part of a
 // reload and an update. After a change that went well all replicas have the same version.
 //
-// The turn and the state that the engine shows meanwhile last as long as the object. Single-threaded; `parts`
-// is borrowed.
+// The turn and the state that the engine shows meanwhile last as long as the object. For one thread at a
+// time; another thread than the one that made the object may destroy it. `parts` is borrowed.
 
 #include <cstddef>
 #include <optional>

@@ -30,10 +30,11 @@ def mounts_work():
 
 
 class HangingFiles:
-    """A context manager: `path` is a mount point with copies of a folder's files. hang() stops all answers about files' bytes,
-    go_on() gives them. Leaving the context ends whoever still waits, with an error; leaving it again does nothing."""
+    """A context manager: `path` is a mount point with copies of a folder's files. hang() stops all answers about files' bytes (or
+    about the bytes of the file with the name `only`), go_on() gives them. Leaving the context ends whoever still waits, with an
+    error; leaving it again does nothing."""
 
-    def __init__(self, folder=None):
+    def __init__(self, folder=None, only=None):
         if not mounts_work():
             raise unittest.SkipTest("needs root and /dev/fuse")
         self._has_ended = False
@@ -50,7 +51,7 @@ class HangingFiles:
         files = {} if folder is None else {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
         parent = os.getpid()
         self._process = multiprocessing.get_context("fork").Process(
-            target=lambda: Files(self._device, files, self._hangs, self._waiting).serve(parent), daemon=True)
+            target=lambda: Files(self._device, files, self._hangs, self._waiting, only).serve(parent), daemon=True)
         self._process.start()
         os.close(self._device)
 
@@ -89,8 +90,8 @@ class Node:
 class Files:
     """The file system itself: a folder without folders."""
 
-    def __init__(self, device, files, hangs, waiting):
-        self.device, self.hangs, self.waiting = device, hangs, waiting
+    def __init__(self, device, files, hangs, waiting, only=None):
+        self.device, self.hangs, self.waiting, self.only = device, hangs, waiting, only
         self.nodes, self.names = {}, {}
         for name, source in files.items():
             if os.path.isfile(source):
@@ -121,8 +122,9 @@ class Files:
             self.waiting.value = len(self.held)
 
     def take(self, request):
-        opcode = HEADER.unpack_from(request)[1]
-        if opcode in (READ_OP, WRITE, FSYNC) and self.hangs.is_set():
+        _, opcode, _, node, *_ = HEADER.unpack_from(request)
+        meant = self.only is None or self.names.get(self.only) == node
+        if opcode in (READ_OP, WRITE, FSYNC) and meant and self.hangs.is_set():
             self.held.append(request)
         else:
             self.answer(request)
