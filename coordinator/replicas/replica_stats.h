@@ -13,7 +13,7 @@
 //   may_revive                               true for a failed replica
 //   note.why                                 of a replica in the engine's state, if none: of any replica
 //   lifecycle_call                           of the first replica with a call
-//   stall, stalled_since                     ok while a replica serves, else of the first that stalls
+//   stall, call_stalls, stalled_since        ok while a replica serves, else of the first that stalls
 //   error                                    all errors, once all replicas have failed
 //   num_moved, oldest_wait                   empty; the set adds the values
 //   wake_up_error, request_wakes,            empty; engines around the set add the values

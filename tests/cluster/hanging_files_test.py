@@ -15,7 +15,7 @@ from cluster.harness.run_directory import RunDirectory, kill, pids
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 COORDINATOR = os.path.join(BIN, "coordinator", "coordinator")
-PATIENCE_S = 90
+PATIENCE_S = 180
 
 
 class Fifos(unittest.TestCase):

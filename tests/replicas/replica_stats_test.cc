@@ -22,13 +22,13 @@ class SummedNumbers {
   explicit SummedNumbers(EngineStats* stats) {
     auto& [state, sleep_level, residency, weights_version, weights_source, only_copy, needs_weights, paused,
            resident_bytes, host_bytes, sleeping_bytes, error, wake_up_error, note, may_revive,
-           gave_up_stale_weights, stall, stalled_since, request_wakes, awaits_room_of, model_flag,
-           num_running, num_waiting, total_blocks, free_blocks, used_blocks, block_size, mapped_blocks,
-           longest_blocks, max_blocks, waiting_tokens, oldest_wait, num_preemptions, preemptions, swaps,
-           prompt_tokens, forked_prompt_tokens, generation_tokens, corrupted_requests, copied_blocks,
-           watermark_refusals, num_first_scheduled, queue_time, prefix_cache_queries, prefix_cache_hits,
-           prefix_cache_misses, cached_blocks, speculation, num_forks, total_host_blocks, used_host_blocks,
-           cached_host_blocks, keepable_bytes, pinned_blocks, pin_releases, num_cache_grows,
+           gave_up_stale_weights, call_stalls, stall, stalled_since, request_wakes, awaits_room_of,
+           model_flag, num_running, num_waiting, total_blocks, free_blocks, used_blocks, block_size,
+           mapped_blocks, longest_blocks, max_blocks, waiting_tokens, oldest_wait, num_preemptions,
+           preemptions, swaps, prompt_tokens, forked_prompt_tokens, generation_tokens, corrupted_requests,
+           copied_blocks, watermark_refusals, num_first_scheduled, queue_time, prefix_cache_queries,
+           prefix_cache_hits, prefix_cache_misses, cached_blocks, speculation, num_forks, total_host_blocks,
+           used_host_blocks, cached_host_blocks, keepable_bytes, pinned_blocks, pin_releases, num_cache_grows,
            num_cache_shrinks, given_back_blocks, kept_blocks, kept_tokens, num_steps, decode_step_time,
            num_recoveries, group_epoch, num_moved, lifecycle_call, num_auto_sleeps, num_auto_wake_ups,
            replicas] = *stats;
@@ -215,10 +215,12 @@ TEST(ReplicaStatsTest, TheReasonsAreThoseOfAReplicaInTheEnginesState) {
 TEST(ReplicaStatsTest, AnEngineStallsOnceNoReplicaServes) {
   EngineStats stalled = Awake();
   stalled.stall = absl::UnavailableError("rank 1 hangs");
+  stalled.call_stalls = true;
   stalled.stalled_since = kSince + absl::Minutes(1);
   EXPECT_TRUE(Sum({stalled, Awake()}).stall.ok());
   const EngineStats sum = Sum({stalled, Failed("lost")});
   EXPECT_EQ(sum.stall, stalled.stall);
+  EXPECT_TRUE(sum.call_stalls);
   EXPECT_EQ(sum.stalled_since, stalled.stalled_since);
   const EngineStats none = Sum({Failed("lost"), Failed("lost")});
   EXPECT_FALSE(none.stall.ok()) << "the engine was awake a moment ago";
