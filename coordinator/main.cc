@@ -39,9 +39,9 @@ namespace {
 // A coordinator under the heaviest load takes a fraction of this time.
 constexpr absl::Duration kProbeTimeout = absl::Seconds(5);
 // An end takes the most time where workers have to be killed: up to 2 s for their replies, 5 s from SIGTERM
-// to SIGKILL, and then kKillPatience. The end of a server that has started comes after --shutdown-timeout,
-// and may have to wait for a recovery, which gives a killed worker half a minute, too.
-constexpr absl::Duration kStartEndPatience = absl::Seconds(60), kStopPatience = absl::Seconds(90);
+// to SIGKILL, and then kKillPatience. An end may have to wait for a recovery, too, which gives a killed
+// worker as much time. The end of a server that has started comes after --shutdown-timeout.
+constexpr absl::Duration kStopPatience = absl::Seconds(90);
 constexpr absl::Duration kFlushTimeout = absl::Seconds(1);
 
 int CannotServe(const absl::Status& status) {
@@ -127,7 +127,7 @@ int Serve(const somnus::Flags& flags) {
     if (count >= 3) _exit(1);
     if (count == 1) {
       manager->Stopping();
-      guard.AskedToStop(starting ? kStartEndPatience : flags.shutdown_timeout + kStopPatience);
+      guard.AskedToStop(starting ? kStopPatience : flags.shutdown_timeout + kStopPatience);
     }
     requests.Add(signal, count);
   });

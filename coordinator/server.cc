@@ -52,6 +52,11 @@ class ServerImpl : public Server {
     opened_ = true;
     ASSIGN_OR_RETURN(front_, Front::Start(flags_, models_.front()->metrics(), [this] { return Starting(); }));
     if (HasLeftWorkers()) RETURN_IF_ERROR(ReadTexts());
+    {
+      absl::MutexLock lock(&mu_);
+      if (stop_requested_)
+        return absl::CancelledError("stopped");  // before workers of other models are ended
+    }
     RETURN_IF_ERROR(OpenRunDir());
     std::vector<ServedModel> served(models_.size());
     const std::vector<size_t> order = LoadOrder();

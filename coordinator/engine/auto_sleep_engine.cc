@@ -279,10 +279,12 @@ void AutoSleepEngine::FallAsleep() {
   if (engine_->state() == EngineState::kAwake) slept_by_itself_ = false;
   // Not when a request has come meanwhile, or the engine is about to end.
   if (absl::IsAborted(report.status()) || IsDeclined(report.status())) return;
+  absl::Duration pause = options_.idle_sleep;
   // An operator's call that has ended since this try began has begun the pauses anew.
-  if (num_calls_ended_ != num_calls_ended) return;
-  const absl::Duration pause = failed_sleeps_.NoteFailed(now);
-  no_sleep_before_ = now + pause;
+  if (num_calls_ended_ == num_calls_ended) {
+    pause = failed_sleeps_.NoteFailed(now);
+    no_sleep_before_ = now + pause;
+  }
   LogWarning("the engine could not go to sleep, and tries again after {} at the earliest: {}",
              absl::FormatDuration(pause), std::string(report.status().message()));
 }

@@ -25,8 +25,8 @@
 
 namespace somnus {
 
-// From SIGKILL until the processes have ended. The system frees a worker's memory within this time, be it
-// hundreds of gigabytes.
+// From SIGKILL until the processes have ended: the time for the system to free a worker's memory. A worker
+// that needs longer is let be, and ends later.
 inline constexpr absl::Duration kKillPatience = absl::Seconds(30);
 
 class WorkerProcesses {

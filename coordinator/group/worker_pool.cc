@@ -237,8 +237,10 @@ absl::Status WorkerPool::EndProcess(int rank) {
 }
 
 absl::Status WorkerPool::EndDiscarded() {
-  for (int rank = 0; rank < flags_.world_size && processes_ != nullptr; ++rank)
-    RETURN_IF_ERROR(EndProcess(rank));
+  if (processes_ == nullptr) return absl::OkStatus();
+  // All at first, so that they end at the same time.
+  for (int rank = 0; rank < flags_.world_size; ++rank) processes_->Kill(rank, processes_->pid(rank));
+  for (int rank = 0; rank < flags_.world_size; ++rank) RETURN_IF_ERROR(EndProcess(rank));
   return absl::OkStatus();
 }
 

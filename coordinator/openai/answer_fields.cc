@@ -135,7 +135,7 @@ std::string PointerInTools(absl::string_view pointer, const ToolChoice& choice) 
 // The structural tag (JSON text) of the calls; nullopt: the text is free, or an error is in `fields`.
 // `as_answer`: the answer is calls alone; else calls of strict tools within free text.
 std::optional<std::string> ForcedCalls(FieldReader* fields, const ServedModel& model,
-                                       const ToolChoice& choice, bool as_answer) {
+                                       const ToolChoice& choice, const GateOptions& gate, bool as_answer) {
   const ToolFormat* const format = CallFormat(model, choice);
   const bool is_strict =
       std::any_of(choice.tools.begin(), choice.tools.end(), [](const ToolSpec& tool) { return tool.strict; });
@@ -155,7 +155,7 @@ std::optional<std::string> ForcedCalls(FieldReader* fields, const ServedModel& m
                                        tag.status().message()));
     return std::nullopt;
   }
-  SchemaOrRefusal gated = GateStructuralTag(*tag, model.gate);
+  SchemaOrRefusal gated = GateStructuralTag(*tag, gate);
   if (const auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
     FailSchema(fields, {PointerInTools(refusal->pointer, choice), refusal->keyword,
                         absl::StrCat("tools: ", refusal->message)});
@@ -256,11 +256,15 @@ std::optional<ReasoningBounds> ReasoningBoundsOf(const ServedModel& model, bool 
 
 void ReadAnswerGrammar(FieldReader* fields, absl::string_view body, const ServedModel& model,
                        const RenderedChat& chat, const ToolChoice& choice, GenerateParams* params) {
-  std::optional<GrammarField> form = ReadStructuredOutputs(fields, body, model.gate);
   const bool is_auto = choice.choice.kind == Kind::kAuto;
   // An answer in a form may call a tool instead, which then has to be a call from its first token on.
+  const bool may_call = is_auto && CallFormat(model, choice) != nullptr;
+  std::optional<GrammarField> form =
+      ReadStructuredOutputs(fields, body, may_call ? Within(model.gate, kBracketsAroundForm) : model.gate);
+  const bool is_either = is_auto && form.has_value();
   const std::optional<std::string> calls =
-      ForcedCalls(fields, model, choice, /*as_answer=*/form.has_value() || !is_auto);
+      ForcedCalls(fields, model, choice, is_either ? Within(model.gate, kBracketsAroundCalls) : model.gate,
+                  /*as_answer=*/form.has_value() || !is_auto);
   if (!fields->ok()) return;
   // A response_format is of the answer's text, and a forced call leaves no text: clients send both.
   const bool is_of_text = form.has_value() && form->field == absl::string_view("response_format");

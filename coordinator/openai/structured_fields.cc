@@ -138,8 +138,7 @@ class FormReader {
   void SetOldTag(const char* field, OrderedJson old) {
     OrderedJson tags = OrderedJson::array();
     const OrderedJson& structures = old["structures"];
-    GateOptions within = gate_;
-    within.max_output_depth -= kBracketsOfOldTag;
+    const GateOptions within = Within(gate_, kBracketsOfOldTag);
     if (!structures.is_array() || structures.empty() || !old["triggers"].is_array())
       return fields_->Fail(field, "structural_tag must have lists of structures and of triggers");
     for (size_t i = 0; i < structures.size(); ++i) {

@@ -30,6 +30,9 @@ void FailSchema(FieldReader* fields, const SchemaRefusal& refusal);
 std::optional<GrammarField> ReadStructuredOutputs(FieldReader* fields, absl::string_view body,
                                                   const GateOptions& gate);
 
+// The brackets that CallsOrForm puts around a form at most, and around what `calls` holds.
+inline constexpr int32_t kBracketsAroundForm = 4, kBracketsAroundCalls = 2;
+
 // For answers that either call a tool or have a form: `calls` is a structural tag (forced_calls.h). Nullopt:
 // no grammar is made of both, and an error is in `fields`.
 std::optional<GrammarField> CallsOrForm(FieldReader* fields, const std::string& calls,

@@ -2,6 +2,7 @@
 // Bounds of the schemas, patterns and choices that requests send, before a grammar is made. Plain data; each
 // is a flag of the coordinator.
 
+#include <algorithm>
 #include <cstdint>
 
 namespace somnus {
@@ -33,5 +34,11 @@ struct GateOptions {
   RegexLimits regex;
   int32_t max_choices = 10'000;  // texts of structured_outputs.choice
 };
+
+// The bounds of a schema that stands within so many further brackets.
+inline GateOptions Within(GateOptions options, int64_t brackets) {
+  options.max_output_depth = std::max<int64_t>(0, options.max_output_depth - brackets);
+  return options;
+}
 
 }  // namespace somnus

@@ -45,12 +45,6 @@ std::optional<SchemaRefusal> CheckText(absl::string_view text, const GateOptions
   return std::nullopt;
 }
 
-// The bounds of a schema within so many brackets of a structural tag.
-GateOptions Within(GateOptions options, int32_t brackets) {
-  options.max_output_depth -= brackets;
-  return options;
-}
-
 // Gates the schemas and patterns of a structural tag in place.
 class StructuralTagGate {
  public:

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "coordinator/http/json_body.h"
+#include "coordinator/openai/structured_fields.h"
 #include "tests/api/api_server_fixture.h"
 #include "text/jinja/chat_template.h"
 #include "text/tools/tool_format.h"
@@ -265,6 +266,25 @@ TEST_F(ChatAnswersTest, ASchemaOfTooManyKeysIsRefusedNotCut) {
                     schema, "}}")));
   EXPECT_EQ(reply.status, 400);
   EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "unsupported_schema") << reply.body;
+}
+
+TEST_F(ChatAnswersTest, AFormBesideToolsIsRefusedByItsPointerWhereTheBracketsAroundItAreTooMany) {
+  const auto is_refused = [this](int depth, const std::string& more) {
+    std::string schema = "true";
+    for (int i = 0; i < depth; ++i) schema = absl::StrCat(R"({"type": "array", "items": )", schema, "}");
+    const HttpReply reply = Send(
+        "POST", "/v1/chat/completions",
+        Body("x", absl::StrCat(
+                      R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": )",
+                      schema, "}}", more)));
+    return Json::parse(reply.body)["error"]["code"] == "unsupported_schema";
+  };
+  int least = 1;
+  while (least < 300 && !is_refused(least, "")) ++least;
+  ASSERT_LT(least, 300);
+  const std::string tools = absl::StrCat(", ", kTools);
+  EXPECT_TRUE(is_refused(least - kBracketsAroundForm, tools));
+  EXPECT_FALSE(is_refused(least - kBracketsAroundForm - 1, tools));
 }
 
 TEST_F(ChatAnswersTest, ChoicesOfToolsThatAreRefused) {

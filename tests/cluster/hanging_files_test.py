@@ -85,7 +85,7 @@ class Hangs(unittest.TestCase):
                    PATIENCE_S, cluster.log)
         cluster.process.send_signal(signal.SIGTERM)
         # The system cannot end whoever is within a read that has begun, but everybody else may go on.
-        wait_until(lambda: "the server has not stopped within 1m" in cluster.log(), PATIENCE_S, cluster.log)
+        wait_until(lambda: "the server has not stopped within 1m30s" in cluster.log(), PATIENCE_S, cluster.log)
         files.go_on()
         self.assertEqual(cluster.process.wait(PATIENCE_S), 1)
 

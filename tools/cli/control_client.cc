@@ -20,7 +20,7 @@ namespace {
 
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 constexpr absl::Duration kStateTimeout = absl::Seconds(5);
-constexpr size_t kMaxAuthorityBytes = 1 << 20;
+constexpr size_t kMaxAuthorityBytes = 16 << 20;
 
 absl::StatusOr<std::string> ReadAuthority(const std::string& path) {
   if (path.empty()) return "";
