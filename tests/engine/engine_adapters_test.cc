@@ -381,7 +381,7 @@ TEST_F(EngineAdaptersTest, WorkersThatAreNotReadyForTooLongAreAnError) {
 
 TEST_F(EngineAdaptersTest, EachRequestThatWaitsAloneHasTheWholePatience) {
   const auto impatient = std::make_shared<AdapterRegistry>(
-      loop_, AdapterRegistryOptions{.max_adapters = 1, .patience = absl::Milliseconds(1)});
+      loop_, AdapterRegistryOptions{.max_adapters = 1, .ready_timeout = absl::Milliseconds(1)});
   for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(impatient->Load(name, "/x", false), absl::OkStatus());
   for (int request = 0; request < 2; ++request) {
     impatient->NoteWaiting("poet", 1);
