@@ -27,7 +27,7 @@ class ChatAnswersTest : public ApiServerTest {
   void SetUp() override {
     Start();
     ServedModel model = FakeModel(engine_);
-    model.gate.max_output_depth = 40;  // bodies may be nested more deeply
+    model.gate.max_output_depth = 40;  // less than bodies may have
     model.templates.chat = *ChatTemplate::Compile("{{ messages[0].content }}");
     model.turn_format = {FindToolFormat("hermes"), FindReasoningFormat("qwen3")};
     model.grammar_problem = "no end token";
@@ -271,8 +271,8 @@ TEST_F(ChatAnswersTest, ASchemaOfTooManyKeysIsRefusedNotCut) {
 
 TEST_F(ChatAnswersTest, AFormBesideToolsIsRefusedByItsPointerWhereTheBracketsAroundItAreTooMany) {
   const auto is_refused = [this](int depth, const std::string& more) {
-    std::string schema = "true";
-    for (int i = 0; i < depth; ++i) schema = absl::StrCat(R"({"type": "array", "items": )", schema, "}");
+    const std::string schema = absl::StrCat(R"({"const": )", std::string(static_cast<size_t>(depth), '['),
+                                            std::string(static_cast<size_t>(depth), ']'), "}");
     const HttpReply reply = Send(
         "POST", "/v1/chat/completions",
         Body("x", absl::StrCat(
@@ -284,8 +284,9 @@ TEST_F(ChatAnswersTest, AFormBesideToolsIsRefusedByItsPointerWhereTheBracketsAro
   while (least < 60 && !is_refused(least, "")) ++least;
   ASSERT_LT(least, 60);
   const std::string tools = absl::StrCat(", ", kTools);
-  EXPECT_TRUE(is_refused(least - kBracketsAroundForm, tools));
-  EXPECT_FALSE(is_refused(least - kBracketsAroundForm - 1, tools));
+  const int levels = kBracketsAroundForm / 2;  // a list takes two brackets
+  EXPECT_TRUE(is_refused(least - levels, tools));
+  EXPECT_FALSE(is_refused(least - levels - 1, tools));
 }
 
 TEST_F(ChatAnswersTest, ChoicesOfToolsThatAreRefused) {
