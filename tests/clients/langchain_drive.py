@@ -72,7 +72,9 @@ class LangChain:
         self.assertGreater(model.invoke("Say hello.").usage_metadata["output_tokens"], 0)
         answer = model.bind_tools([get_weather], tool_choice="required", parallel_tool_calls=False).invoke("Weather?")
         self.check_weather(answer.tool_calls[0]["args"])
-        self.assertIsInstance(model.with_structured_output(Order).invoke("An apple, please."), Order)
+        # A sampled answer of a small model may reach the limit of its length.
+        form = self.model_of(use_responses_api=True, temperature=0).with_structured_output(Order)
+        self.assertIsInstance(form.invoke("An apple, please."), Order)
 
     def test_anthropics_route(self):
         model = ChatAnthropic(model=self.model, base_url=self.url, api_key=KEY, max_retries=0, max_tokens=self.room, timeout=300)

@@ -93,7 +93,7 @@ class Chat:
 
     def test_stream_helper(self):
         with self.client.chat.completions.stream(
-                model=self.model, messages=QUESTION, response_format=Trip, max_tokens=2 * self.room) as stream:
+                model=self.model, messages=QUESTION, response_format=Trip, max_tokens=2 * self.room, temperature=0) as stream:
             kinds = {event.type for event in stream}
             final = stream.get_final_completion()
         self.assertIn("content.done", kinds)

@@ -65,6 +65,16 @@ class Structured(unittest.TestCase):
             self.assertEqual(choice["finish_reason"], "stop")
             self.check_person(choice["message"]["content"])
 
+    def test_a_schema_holds_with_penalties_and_log_probabilities(self):
+        for penalties in ({"presence_penalty": 2, "frequency_penalty": 2}, {"repetition_penalty": 1.8}, {"logit_bias": {"2": 100}}):
+            with self.subTest(penalties):
+                choice = self.chat(response_format=as_format(PERSON), logprobs=True, top_logprobs=3, **penalties)
+                self.check_person(choice["message"]["content"])
+                *told, end = choice["logprobs"]["content"]
+                self.assertEqual("".join(one["token"] for one in told), choice["message"]["content"])
+                self.assertEqual((choice["finish_reason"], end["token"]), ("stop", "<|im_end|>"))
+                self.assertTrue(all(one["logprob"] <= 0 for one in told))
+
     def test_choices_of_one_request(self):
         body = {"messages": QUESTION, "max_tokens": 120, "temperature": 1, "seed": 3, "n": 4, "response_format": as_format(PERSON)}
         choices = self.cluster.request("POST", CHAT, body).json["choices"]
