@@ -2,13 +2,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
+
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/monotonic.h"
+#include "base/status_macros.h"
 
 namespace somnus {
 namespace {
@@ -40,7 +45,54 @@ absl::StatusOr<std::string> Read(const std::string& path, size_t max_bytes, bool
   return text;
 }
 
+std::string CannotRead() { return absl::StrCat("cannot be read: ", strerror(errno)); }
+
+// Waits until the file has bytes, or none will come. `told`: the line about the wait was written.
+absl::Status AwaitBytes(int fd, const std::string& path, const PipePatience& patience, bool* told) {
+  const MonotonicTime begin = MonotonicNow();
+  while (true) {
+    const absl::Duration waited = MonotonicNow() - begin;
+    if (waited >= patience.limit) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "is no regular file, and nothing was written to it for ", absl::FormatDuration(patience.limit)));
+    }
+    if (!*told && waited >= patience.notice) {
+      *told = true;
+      std::fprintf(stderr, "%s: waiting for text from %s, for at most %s\n", program_invocation_short_name,
+                   path.c_str(), absl::FormatDuration(patience.limit).c_str());
+    }
+    const absl::Duration left = (*told ? patience.limit : patience.notice) - waited;
+    pollfd file = {.fd = fd, .events = POLLIN, .revents = 0};
+    const int ready = poll(&file, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+    if (ready < 0 && errno != EINTR) return absl::InvalidArgumentError(CannotRead());
+    // A FIFO that nobody has opened for writing yet is not ready, although a read finds its end.
+    if (ready > 0) return absl::OkStatus();
+  }
+}
+
 }  // namespace
+
+absl::StatusOr<std::string> ReadPipedFile(const std::string& path, size_t max_bytes,
+                                          const PipePatience& patience) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return absl::NotFoundError(CannotRead());
+  const auto close_file = absl::MakeCleanup([fd] { close(fd); });
+  std::string text(max_bytes + 1, '\0');
+  size_t size = 0;
+  bool told = false;
+  while (size < text.size()) {
+    RETURN_IF_ERROR(AwaitBytes(fd, path, patience, &told));
+    const ssize_t count = read(fd, text.data() + size, text.size() - size);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count < 0) return absl::InvalidArgumentError(CannotRead());
+    if (count == 0) break;
+    size += static_cast<size_t>(count);
+  }
+  if (size > max_bytes)
+    return absl::InvalidArgumentError(absl::StrCat("has more than ", max_bytes, " bytes"));
+  text.resize(size);
+  return text;
+}
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t max_bytes) {
   return Read(path, max_bytes, /*is_private=*/false);

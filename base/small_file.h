@@ -1,11 +1,12 @@
 #pragma once
-// Small files that flags name: keys, secrets, certificates. Only a regular file is read: a FIFO or a device
-// would hold up its reader for as long as nobody writes.
+// Small files that flags name. Of keys, secrets and certificates only a regular file is read: a FIFO or a
+// device would hold up its reader for as long as nobody writes.
 
 #include <cstddef>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace somnus {
 
@@ -15,5 +16,17 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t max_by
 // The same of a file that others can neither read nor write. The file's group may read it: Kubernetes gives a
 // secret to a process's group.
 absl::StatusOr<std::string> ReadPrivateFile(const std::string& path, size_t max_bytes);
+
+// How long ReadPipedFile waits while nothing comes.
+struct PipePatience {
+  absl::Duration notice = absl::Seconds(1);  // until a line on stderr says for which file
+  absl::Duration limit = absl::Minutes(1);   // until DeadlineExceeded
+};
+
+// The text of a regular file, or of a FIFO such as a shell's <(...), up to the end of its writers. Errors say
+// what is wrong with the file, and do not name it: NotFound, when it cannot be opened, InvalidArgument,
+// DeadlineExceeded.
+absl::StatusOr<std::string> ReadPipedFile(const std::string& path, size_t max_bytes,
+                                          const PipePatience& patience = {});
 
 }  // namespace somnus

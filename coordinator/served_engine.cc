@@ -33,6 +33,7 @@
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/metrics/step_trace.h"
 #include "coordinator/replicas/replica_set.h"
+#include "coordinator/residency/start_report.h"
 #include "coordinator/scheduler/ngram_lookup.h"
 #include "coordinator/scheduler/step_size.h"
 #include "coordinator/scheduler/worker_drafts.h"
@@ -154,9 +155,6 @@ class WeightsKeeper : public PassingObserver {
   const std::string log_name_;
 };
 
-// What a start waits for.
-enum class StartPhase { kFiles, kWorkers, kText };
-
 class ServedEngineImpl : public ServedEngine {
  public:
   explicit ServedEngineImpl(const Flags& flags) : flags_(flags), workers_(flags) {}
@@ -188,6 +186,7 @@ class ServedEngineImpl : public ServedEngine {
     metrics_ = Metrics::Create(name_, max_model_len_, beside);
     latencies_ = std::make_shared<LatencySums>(metrics_.get());
     trace_ = std::make_shared<StepTrace>(latencies_.get(), flags_.trace);
+    phase_ = StartPhase::kBegins;
     return absl::OkStatus();
   }
 
@@ -202,7 +201,7 @@ class ServedEngineImpl : public ServedEngine {
     BeginText();
     phase_ = StartPhase::kText;
     const absl::Status read = text_.get().status();
-    phase_ = StartPhase::kFiles;
+    phase_ = StartPhase::kBegins;
     return read;
   }
 
@@ -210,6 +209,7 @@ class ServedEngineImpl : public ServedEngine {
     LogInfo("{}loading {} from {}{} into {}", LogName(), name_, flags_.model,
             flags_.has_draft_model() ? absl::StrCat(" and the draft model ", flags_.draft_model) : "",
             Counted(flags_.world_size * flags_.data_parallel_size, "worker"));
+    phase_ = StartPhase::kFiles;
     ASSIGN_OR_RETURN(const std::string fingerprint, CheckpointFingerprint(flags_.model, Format(flags_)));
     if (std::filesystem::is_directory(flags_.model)) {
       ASSIGN_OR_RETURN(sentence_modules_, ReadSentenceModules(flags_.model));
@@ -226,7 +226,7 @@ class ServedEngineImpl : public ServedEngine {
     phase_ = StartPhase::kText;
     ASSIGN_OR_RETURN(TextParts parts, text_.get());
     text_ = {};
-    phase_ = StartPhase::kWorkers;  // the rest is short, unless the workers read adapters
+    phase_ = StartPhase::kEnds;
     keeper_ = std::make_unique<WeightsKeeper>(trace_.get(), flags_.run_dir, LogName());
     const ModelConfig& config = checkpoint_->config();
     CacheConfigInfo cache;
@@ -239,7 +239,9 @@ class ServedEngineImpl : public ServedEngine {
     kv_events_ = MakeKvEvents();
     const SharingModel sharing = Sharing();
     engine_ = devices == nullptr ? MakeEngine() : Share(devices, sharing);
+    phase_ = StartPhase::kAdapters;
     RETURN_IF_ERROR(LoadAdapters());
+    phase_ = StartPhase::kEnds;
     if (adapters_ != nullptr)
       engine_ = std::make_shared<AdapterEngine>(engine_, adapters_, QueueOf(flags_), keeper_.get());
     ServedModel model;
@@ -296,22 +298,14 @@ class ServedEngineImpl : public ServedEngine {
   void Interrupt(const absl::Status& reason) override { workers_.Interrupt(reason); }
   std::vector<v1::RankStatus> RankStatuses() override { return workers_.RankStatuses(); }
   StateReport Starting() const override {
-    StateReport report = {.what = "The model is loading: its workers read the weights.",
-                          .why = "the server has started",
-                          .since = created_,
-                          .way_out = "it ends by itself"};
-    const StartPhase phase = phase_;
-    if (phase == StartPhase::kFiles) report.what = "The model is loading: the headers of its files are read.";
-    if (phase == StartPhase::kText) report.what = "The model is loading: its tokenizer is read.";
-    if (phase != StartPhase::kWorkers) return report;
-    const int expected = flags_.world_size * flags_.data_parallel_size;
-    const int come = workers_.NumCome();
-    if (come >= expected) return report;
-    report.what = absl::StrCat("The model is loading: ", come, " of ", expected, " workers have come.");
-    if (!flags_.local_workers)
-      report.way_out = absl::StrCat(
-          "the missing workers, started with --coordinator=HOST:", flags_.cluster_port, " of this host");
-    return report;
+    StartProgress progress = {.phase = phase_};
+    if (progress.phase == StartPhase::kWorkers) {
+      progress.num_workers = flags_.world_size * flags_.data_parallel_size;
+      progress.num_come = workers_.NumCome();
+      progress.have_weights = workers_.HasWeights();
+      if (!flags_.local_workers) progress.cluster_port = flags_.cluster_port;
+    }
+    return ReportStart(progress, created_);
   }
 
   void Drain(absl::Duration grace) override {

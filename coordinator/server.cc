@@ -51,7 +51,7 @@ class ServerImpl : public Server {
     RETURN_IF_ERROR(Open());
     opened_ = true;
     ASSIGN_OR_RETURN(front_, Front::Start(flags_, models_.front()->metrics(), [this] { return Starting(); }));
-    if (HasLeftWorkers()) RETURN_IF_ERROR(ReadTexts());
+    if (MayHoldWeights()) RETURN_IF_ERROR(ReadTexts());
     {
       absl::MutexLock lock(&mu_);
       if (stop_requested_)
@@ -133,13 +133,15 @@ class ServerImpl : public Server {
     return absl::OkStatus();
   }
 
-  bool HasLeftWorkers() const {
-    return std::any_of(models_.begin(), models_.end(),
-                       [](const auto& model) { return model->HasLeftWorkers(); });
+  // Workers of other hosts may be an earlier coordinator's, too.
+  bool MayHoldWeights() const {
+    return !flags_.local_workers || std::any_of(models_.begin(), models_.end(),
+                                                [](const auto& model) { return model->HasLeftWorkers(); });
   }
 
   // A start that a damaged tokenizer ends leaves the workers of an earlier coordinator untouched, with their
-  // weights: the next start may adopt them. So this read precedes OpenRunDir, which ends workers.
+  // weights: the next start may adopt them. So this read precedes OpenRunDir, which ends workers, and the
+  // port at which workers of other hosts register.
   absl::Status ReadTexts() {
     std::vector<absl::Status> read(models_.size());
     std::set<size_t> under_way;

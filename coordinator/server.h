@@ -2,11 +2,11 @@
 // The models that a coordinator process serves. Main starts the server, waits for the server and stops it.
 //
 // Start reads the checkpoints' headers, binds all ports and starts the workers; while the workers load the
-// weights, Start reads the tokenizer. Workers that an earlier coordinator left, with --run-dir, need not load
-// anything: where there are such workers, Start reads the tokenizers of all models once the ports are bound,
-// and before it touches any worker. So every error of flags, of the checkpoint's headers and of ports is
-// found before a worker is started. Thread safety: RequestStop is thread safe; everything else is for main's
-// thread.
+// weights, Start reads the tokenizer. Workers that an earlier coordinator left, with --run-dir or on other
+// hosts, need not load anything: where there may be such workers, Start reads the tokenizers of all models
+// once the ports are bound, and before it touches any worker. So every error of flags, of the checkpoint's
+// headers and of ports is found before a worker is started. Thread safety: RequestStop is thread safe;
+// everything else is for main's thread.
 
 #include <memory>
 

@@ -4,9 +4,8 @@
 #include <google/protobuf/io/tokenizer.h>
 #include <unistd.h>
 
-#include <fstream>
-
 #include "absl/strings/str_cat.h"
+#include "base/small_file.h"
 
 namespace somnus {
 namespace {
@@ -29,18 +28,13 @@ absl::Status ReadTextFile(const std::string& path, google::protobuf::Message* me
                           google::protobuf::TextFormat::ParseInfoTree* lines) {
   if (access(path.c_str(), F_OK) != 0 && errno == ENOENT)
     return absl::NotFoundError(absl::StrCat("there is no ", path));
-  std::ifstream file(path);
-  std::string text(kMaxTextFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (file.fail() && !file.eof())) return absl::DataLossError("it cannot be read");
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kMaxTextFileBytes)
-    return absl::DataLossError(absl::StrCat("it has more than ", kMaxTextFileBytes, " bytes"));
+  const absl::StatusOr<std::string> text = ReadPipedFile(path, kMaxTextFileBytes);
+  if (!text.ok()) return absl::DataLossError(absl::StrCat("it ", text.status().message()));
   FirstError error;
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
   if (lines != nullptr) parser.WriteLocationsTo(lines);
-  if (!parser.ParseFromString(text, message)) return absl::DataLossError(error.text());
+  if (!parser.ParseFromString(*text, message)) return absl::DataLossError(error.text());
   return absl::OkStatus();
 }
 

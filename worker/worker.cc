@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "base/memory_tags.h"
 #include "base/monotonic.h"
 #include "base/status_macros.h"
+#include "worker/runner/adapter_reader.h"
 
 namespace somnus {
 namespace {
@@ -227,6 +229,30 @@ absl::StatusOr<v1::SetAdaptersResponse> Worker::SetAdapters(const v1::SetAdapter
     for (const auto& [id, fingerprint] : load_.runner()->AdapterFingerprints())
       (*response.mutable_fingerprints())[id] = fingerprint;
     return response;
+  });
+}
+
+absl::Status Worker::ReadAdapters(const v1::ReadAdaptersRequest& request,
+                                  const std::function<bool()>& has_left) {
+  const int64_t epoch = request.group_epoch();
+  std::map<uint64_t, std::string> held;
+  const auto begin = [&]() -> absl::StatusOr<std::shared_ptr<const AdapterReader>> {
+    RETURN_IF_ERROR(epoch_.lifecycle()->Require(
+        {WorkerState::kLoaded, WorkerState::kAwake, WorkerState::kAsleep}, "ReadAdapters"));
+    held = load_.runner()->AdapterFingerprints();
+    return load_.runner()->adapter_reader();
+  };
+  ASSIGN_OR_RETURN(const std::shared_ptr<const AdapterReader> reader, InEpoch(epoch, begin));
+  if (reader == nullptr)
+    return absl::FailedPreconditionError("adapters: the server was started without --enable-lora");
+  std::vector<std::shared_ptr<const HostAdapter>> adapters;
+  for (const v1::WorkerAdapter& adapter : request.adapters()) {
+    if (held.count(adapter.id()) > 0) continue;
+    ASSIGN_OR_RETURN(adapters.emplace_back(), reader->Read(adapter, has_left));
+  }
+  return InEpoch(epoch, [&] {
+    load_.runner()->AddReadAdapters(std::move(adapters));
+    return absl::OkStatus();
   });
 }
 

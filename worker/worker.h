@@ -106,6 +106,8 @@ class Worker {
                                                                   const std::string& update_id);
   absl::Status FinishWeightUpdate(const v1::FinishWeightUpdateRequest& request);
   absl::StatusOr<v1::SetAdaptersResponse> SetAdapters(const v1::SetAdaptersRequest& request);
+  // Reads on the caller's thread, while steps and other calls go on. Cancelled: `has_left` was true.
+  absl::Status ReadAdapters(const v1::ReadAdaptersRequest& request, const std::function<bool()>& has_left);
 
   // Takes its turn part by part, so that steps and other calls come between. Cancelled: `has_left` was true.
   absl::StatusOr<v1::ChecksumWeightsResponse> ChecksumWeights(const v1::ChecksumWeightsRequest& request,

@@ -225,6 +225,11 @@ class Service : public v1::WorkerService::Service {
         Operate("SetAdapters", context, *request, response, [&] { return worker_->SetAdapters(*request); }));
   }
 
+  grpc::Status ReadAdapters(grpc::ServerContext* context, const v1::ReadAdaptersRequest* request,
+                            v1::ReadAdaptersResponse*) override {
+    return ToGrpcStatus(worker_->ReadAdapters(*request, [context] { return context->IsCancelled(); }));
+  }
+
   grpc::Status ChecksumWeights(grpc::ServerContext* context, const v1::ChecksumWeightsRequest* request,
                                v1::ChecksumWeightsResponse* response) override {
     absl::StatusOr<v1::ChecksumWeightsResponse> sums =

@@ -39,10 +39,11 @@ absl::Status AdapterEngine::SubmitAll(std::vector<EngineRequest> requests) {
   {
     absl::MutexLock lock(&mu_);
     if (draining_) return absl::UnavailableError(WhyNotReady(EngineState::kDraining));
-    // Nobody overtakes requests that wait for the same adapter, or are on their way.
-    if (!name.empty() && !waits_.Awaits(name) && !IsMoving(name)) {
+    if (!name.empty()) {
       ASSIGN_OR_RETURN(const AdapterRegistry::Adapter adapter, registry_->Acquire(name));
-      if (adapter != nullptr) GiveAdapter(adapter, &requests);
+      // Nobody overtakes requests that wait for the same adapter, or are on their way.
+      const bool is_next = !waits_.Awaits(name) && !IsMoving(name);
+      if (adapter != nullptr && is_next) GiveAdapter(adapter, &requests);
     }
     if (!name.empty() && requests.front().adapter == nullptr) {
       const EngineState state = engine_->state();
@@ -128,10 +129,9 @@ void AdapterEngine::BringAdapters() {
       if (stopped_) return;
       name = waits_.FirstName();
     }
-    const absl::StatusOr<AdapterRegistry::Adapter> adapter =
-        registry_->Bring(name, [this, &name] { return IsWanted(name); });
-    const bool not_yet = adapter.ok() && *adapter == nullptr;
-    if (!not_yet && Settle(name, adapter)) continue;
+    const AdapterRegistry::Brought brought = registry_->Bring(name, [this, &name] { return IsWanted(name); });
+    const bool not_yet = brought.adapter.ok() && *brought.adapter == nullptr;
+    if (!not_yet && Settle(name, brought)) continue;
     {
       absl::MutexLock lock(&mu_);
       waits_.PutLast(name);
@@ -190,23 +190,28 @@ void AdapterEngine::EndExpired() {
   }
 }
 
-bool AdapterEngine::Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter) {
-  if (absl::IsCancelled(adapter.status())) return true;
+bool AdapterEngine::Settle(const std::string& name, const AdapterRegistry::Brought& brought) {
+  if (absl::IsCancelled(brought.adapter.status())) return true;
   while (true) {
-    Requests group;
-    {
-      absl::MutexLock lock(&mu_);
-      group = waits_.TakeFirst(name);
-      moving_name_ = name;
-      for (const EngineRequest& request : group) moving_.emplace(request.id, false);
-    }
+    Requests group = TakeNext(name, brought.load);
     if (group.empty()) return true;
-    if (!adapter.ok()) {
-      End(std::move(group), FinishReason::kError, adapter.status());
-    } else if (!SubmitWaiting(std::move(group), *adapter)) {
+    if (!brought.adapter.ok()) {
+      End(std::move(group), FinishReason::kError, brought.adapter.status());
+    } else if (!SubmitWaiting(std::move(group), *brought.adapter)) {
       return false;
     }
   }
+}
+
+AdapterEngine::Requests AdapterEngine::TakeNext(const std::string& name, const std::string& load) {
+  absl::MutexLock lock(&mu_);
+  // A request that came after a change of the name was added under this lock, so that LoadOf shows the
+  // change.
+  if (registry_->LoadOf(name) != load) return {};
+  Requests group = waits_.TakeFirst(name);
+  moving_name_ = name;
+  for (const EngineRequest& request : group) moving_.emplace(request.id, false);
+  return group;
 }
 
 bool AdapterEngine::SubmitWaiting(Requests requests, const AdapterRegistry::Adapter& adapter) {

@@ -63,9 +63,12 @@ class AdapterEngine : public Engine {
   void EndAborted();
   void EndExpired();
   bool IsWanted(const std::string& name) const;
-  // Submits, or ends, the requests that wait for the adapter. False: the engine has no room for some, which
-  // wait on.
-  bool Settle(const std::string& name, const absl::StatusOr<AdapterRegistry::Adapter>& adapter);
+  // Submits, or ends, the requests that wait for the adapter, as long as the name stands for the load that
+  // was brought: requests that come after another load, or after an unload, wait on. False: the engine has no
+  // room for some requests, which wait on.
+  bool Settle(const std::string& name, const AdapterRegistry::Brought& brought);
+  // The next requests to settle, which are moving_ from now on. Empty: there are none.
+  Requests TakeNext(const std::string& name, const std::string& load);
   bool SubmitWaiting(Requests requests, const AdapterRegistry::Adapter& adapter);
   // Removes the request from moving_. True: the request was aborted in between.
   bool EndMove(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

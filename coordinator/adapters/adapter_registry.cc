@@ -153,77 +153,95 @@ absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Acquire(const std::str
   return known.adapter;
 }
 
-absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::Bring(const std::string& name,
-                                                                const std::function<bool()>& wanted) {
+AdapterRegistry::Brought AdapterRegistry::Bring(const std::string& name,
+                                                const std::function<bool()>& wanted) {
   while (wanted()) {
     auto leaving = std::make_shared<StopSignal>();
-    absl::StatusOr<Adapter> brought = TryToBring(name, &leaving);
-    if (brought.ok() && *brought != nullptr) return brought;
-    if (brought.ok()) {
+    Brought brought = TryToBring(name, &leaving);
+    const absl::Status& failed = brought.adapter.status();
+    if (failed.ok() && *brought.adapter != nullptr) return brought;
+    if (failed.ok()) {
       leaving->WaitFor(kLook);
       continue;
     }
     const EngineState state = engine_->state();
     const bool ends = state == EngineState::kFailed || state == EngineState::kDraining;
-    const bool of_workers = ends || state == EngineState::kRecovering || IsOfWorkers(brought.status());
-    if (ends || !of_workers || IsDeclined(brought.status()) || !MayRetry(name))
-      return NoteFailure(name, brought.status(), of_workers);
+    const bool of_workers = ends || state == EngineState::kRecovering || IsOfWorkers(failed);
+    if (ends || !of_workers || IsDeclined(failed) || !MayRetry(name, brought.load)) {
+      brought.adapter = NoteFailure(name, brought, of_workers);
+      return brought;
+    }
     leaving->WaitFor(kRetryPause);
-    return nullptr;
+    return {.adapter = nullptr, .load = brought.load};
   }
-  return absl::CancelledError("nobody waits for the adapter any more");
+  return {.adapter = absl::CancelledError("nobody waits for the adapter any more")};
 }
 
-absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::TryToBring(const std::string& name,
-                                                                     std::shared_ptr<StopSignal>* leaving) {
+AdapterRegistry::Brought AdapterRegistry::TryToBring(const std::string& name,
+                                                     std::shared_ptr<StopSignal>* leaving) {
   absl::MutexLock lock(&call_mu_);
   ForgetDropped();
   Known known;
   {
     absl::MutexLock names(&mu_);
     const auto found = known_.find(name);
-    if (found == known_.end()) return NoLongerServed(name);
+    if (found == known_.end()) return {.adapter = NoLongerServed(name)};
     known = found->second;
   }
-  if (known.adapter != nullptr) return known.adapter;
-  const bool restored = Restore(name, &known);
+  absl::StatusOr<Adapter> adapter = BringKnown(name, &known, leaving);
+  return {.adapter = std::move(adapter), .load = known.salt};
+}
+
+absl::StatusOr<AdapterRegistry::Adapter> AdapterRegistry::BringKnown(const std::string& name, Known* known,
+                                                                     std::shared_ptr<StopSignal>* leaving) {
+  if (known->adapter != nullptr) return known->adapter;
+  const bool restored = Restore(name, known);
   if (!restored) {
     const int32_t slot = MakeRoom(leaving);
     if (slot == 0) return nullptr;
-    RETURN_IF_ERROR(Read(name, slot, &known));
+    RETURN_IF_ERROR(Read(name, slot, known));
   }
   absl::MutexLock names(&mu_);
   Known& shown = known_[name];  // names change under call_mu_ alone
-  shown.adapter = known.adapter;
-  shown.dropped = known.dropped;
+  shown.adapter = known->adapter;
+  shown.dropped = known->dropped;
   shown.error = absl::OkStatus();
   shown.give_up = absl::InfiniteDuration();
   num_reads_again_ += restored ? 0 : 1;
-  return known.adapter;
+  return known->adapter;
 }
 
-bool AdapterRegistry::MayRetry(const std::string& name) {
+AdapterRegistry::Known* AdapterRegistry::Find(const std::string& name, const std::string& load) {
+  const auto found = known_.find(name);
+  return found != known_.end() && found->second.salt == load ? &found->second : nullptr;
+}
+
+std::string AdapterRegistry::LoadOf(const std::string& name) const {
   absl::MutexLock lock(&mu_);
   const auto found = known_.find(name);
-  if (found == known_.end()) return false;
+  return found == known_.end() ? "" : found->second.salt;
+}
+
+bool AdapterRegistry::MayRetry(const std::string& name, const std::string& load) {
+  absl::MutexLock lock(&mu_);
+  Known* const known = Find(name, load);
+  if (known == nullptr) return false;
   const MonotonicTime now = MonotonicNow();
-  found->second.give_up = std::min(found->second.give_up, now + options_.ready_timeout);
-  return now < found->second.give_up;
+  known->give_up = std::min(known->give_up, now + options_.ready_timeout);
+  return now < known->give_up;
 }
 
-absl::Status AdapterRegistry::NoteFailure(const std::string& name, const absl::Status& cause,
-                                          bool of_workers) {
+absl::Status AdapterRegistry::NoteFailure(const std::string& name, const Brought& failed, bool of_workers) {
   absl::MutexLock lock(&mu_);
-  const auto found = known_.find(name);
-  if (found == known_.end()) return NoLongerServed(name);
-  LogError("adapter {} cannot be read again: {}", name, std::string(cause.message()));
-  Known& known = found->second;
-  known.give_up = absl::InfiniteDuration();
-  known.error = of_workers ? absl::UnavailableError(absl::StrCat(
-                                 "the adapter '", name, "' cannot be read now: the workers are not ready"))
-                           : AdapterUnreadable(name, cause);
-  known.retry_at = MonotonicNow() + options_.retry_pause;
-  return known.error;
+  Known* const known = Find(name, failed.load);
+  if (known == nullptr) return NoLongerServed(name);
+  LogError("adapter {} cannot be read again: {}", name, std::string(failed.adapter.status().message()));
+  known->give_up = absl::InfiniteDuration();
+  known->error = of_workers ? absl::UnavailableError(absl::StrCat(
+                                  "the adapter '", name, "' cannot be read now: the workers are not ready"))
+                            : AdapterUnreadable(name, failed.adapter.status());
+  known->retry_at = MonotonicNow() + options_.retry_pause;
+  return known->error;
 }
 
 void AdapterRegistry::NoteWaiting(const std::string& name, int32_t count) {

@@ -57,6 +57,12 @@ class AdapterRegistry {
   static constexpr size_t kMaxNameBytes = 256;
   static constexpr size_t kMaxPathBytes = 4096;
 
+  // How Bring has ended.
+  struct Brought {
+    absl::StatusOr<Adapter> adapter;
+    std::string load;  // as LoadOf: the load that `adapter` is of, the error included
+  };
+
   // `engine` is shared.
   AdapterRegistry(std::shared_ptr<Engine> engine, const AdapterRegistryOptions& options);
   ~AdapterRegistry();
@@ -77,8 +83,11 @@ class AdapterRegistry {
   // which is called often and without a lock, returns true. Null: the workers were not ready, and the caller
   // may call again, after calls for other adapters. NotFound: no such name; Cancelled: no longer wanted;
   // DataLoss: the files have changed, have gone or cannot be read; Unavailable: the workers were not ready
-  // for too long. Errors are for clients, and the log has the cause.
-  absl::StatusOr<Adapter> Bring(const std::string& name, const std::function<bool()>& wanted);
+  // for too long. Errors are for clients, and the log has the cause. The name may stand for another load by
+  // the time that the caller looks: the result is of use while LoadOf returns the result's load.
+  Brought Bring(const std::string& name, const std::function<bool()>& wanted);
+  // The load that the name stands for now: each Load has another one. Empty: no such name.
+  std::string LoadOf(const std::string& name) const;
   // `count` more, or fewer, requests wait for Bring. Counts belong to names: an unload does not change them.
   void NoteWaiting(const std::string& name, int32_t count);
 
@@ -92,7 +101,7 @@ class AdapterRegistry {
   struct Known {
     std::string path;
     std::string fingerprint;
-    std::string salt;                                  // of this load
+    std::string salt;                                  // of this load, and of no other
     Adapter adapter;                                   // null: the adapter is forgotten
     std::shared_ptr<const std::atomic<bool>> dropped;  // HeldAdapter::dropped of `adapter`
     int64_t last_use = 0;                              // larger: later
@@ -132,12 +141,17 @@ class AdapterRegistry {
   bool Restore(const std::string& name, Known* known) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
   // Tells the workers which adapters to hold: held_ and `added`.
   absl::StatusOr<TransitionReport> Tell(const Held* added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
-  absl::StatusOr<Adapter> TryToBring(const std::string& name, std::shared_ptr<StopSignal>* leaving);
-  // The workers were not ready to read the adapter. False: for too long.
-  bool MayRetry(const std::string& name);
+  Brought TryToBring(const std::string& name, std::shared_ptr<StopSignal>* leaving);
+  absl::StatusOr<Adapter> BringKnown(const std::string& name, Known* known,
+                                     std::shared_ptr<StopSignal>* leaving)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_);
+  // The name's entry while the name stands for this load; else null.
+  Known* Find(const std::string& name, const std::string& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The workers were not ready to read the adapter. False: for too long, or the name stands for another load.
+  bool MayRetry(const std::string& name, const std::string& load);
   // Returns the error for clients of a failed Bring, which Acquire returns for retry_pause. `of_workers`: the
   // workers are at fault, and not the files.
-  absl::Status NoteFailure(const std::string& name, const absl::Status& cause, bool of_workers);
+  absl::Status NoteFailure(const std::string& name, const Brought& failed, bool of_workers);
 
   const std::shared_ptr<Engine> engine_;
   const AdapterRegistryOptions options_;

@@ -49,7 +49,7 @@ void CommandLane::Show() const {
     if (command->caller() != nullptr) shown.client = command->caller()->name;
     shown.num_waiting = static_cast<int32_t>(waiting_.size());
   }
-  board_->NoteCommand(std::move(shown));
+  board_->NoteCommand(std::move(shown), lets_steps_go_on());
 }
 
 int64_t CommandLane::NewCall() {

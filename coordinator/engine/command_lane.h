@@ -45,6 +45,8 @@ class CommandLane {
 
   // The command under way calls the executor. Calls are numbered in their order.
   int64_t NewCall();
+  // The command under way has called the executor, and steps are computed meanwhile.
+  bool lets_steps_go_on() const { return has_call() && current()->LetsStepsGoOn(); }
   bool has_call() const { return under_way_.has_value() && under_way_->call.has_value(); }
   bool Awaits(int64_t call) const { return has_call() && under_way_->call == call; }
   // The result has come, or will never come.

@@ -59,7 +59,7 @@ EngineStats EngineBoard::Stats() const {
   stats.lifecycle_call = command_;
   const bool call_is_long =
       !command_.name.empty() && options_.running_now() - command_since_ > options_.step_stall;
-  stats.call_stalls = IsReady(state_) && stats.stall.ok() && call_is_long;
+  stats.call_stalls = IsReady(state_) && stats.stall.ok() && call_is_long && !steps_go_on_;
   if (!stats.call_stalls) return stats;
   stats.stall = absl::UnavailableError(absl::StrCat("Requests wait for ", command_.name, ", for longer than ",
                                                     absl::FormatDuration(options_.step_stall), "."));
@@ -166,13 +166,15 @@ void EngineBoard::Publish(EngineStats stats, const Weights& weights, int64_t num
   num_preempted_ = num_preempted;
 }
 
-void EngineBoard::NoteCommand(LifecycleCallStats command) {
+void EngineBoard::NoteCommand(LifecycleCallStats command, bool steps_go_on) {
   absl::MutexLock lock(&mu_);
-  if (command_.name.empty() || command.began != command_.began) {
+  const bool is_same = !command_.name.empty() && command.began == command_.began;
+  if (!is_same || steps_go_on != steps_go_on_) {
     command_since_ = options_.running_now();
     command_at_ = options_.now();
   }
   command_ = std::move(command);
+  steps_go_on_ = steps_go_on;
 }
 
 void EngineBoard::NoteAwaitedStep(int64_t step_id) {

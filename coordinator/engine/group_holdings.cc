@@ -73,12 +73,15 @@ void GroupHoldings::RestoreAdapters(const Held& recovered) {
     if (adapter.dropped != nullptr && !HasId(recovered.adapters, adapter.id)) adapter.dropped->store(true);
   }
   adapters_ = recovered.adapters;
-  dropped_adapters_ = recovered.dropped_adapters;
+  for (const auto& dropped : recovered.dropped_adapters) dropped_adapters_.push_back(dropped);
+  while (dropped_adapters_.size() > kMaxDroppedAdapters) dropped_adapters_.pop_front();
 }
 
 absl::Status GroupHoldings::WhyDropped(const RequestAdapter& adapter) const {
-  const auto cause = dropped_adapters_.find(adapter.id);
-  return AdapterUnreadable(adapter.name, cause == dropped_adapters_.end() ? absl::OkStatus() : cause->second);
+  const auto dropped = std::find_if(dropped_adapters_.begin(), dropped_adapters_.end(),
+                                    [&](const auto& one) { return one.first == adapter.id; });
+  return AdapterUnreadable(adapter.name,
+                           dropped == dropped_adapters_.end() ? absl::OkStatus() : dropped->second);
 }
 
 void GroupHoldings::Restore(Residency residency, Weights weights) {

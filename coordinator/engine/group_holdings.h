@@ -7,7 +7,7 @@
 // thread.
 
 #include <cstdint>
-#include <map>
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,6 +24,9 @@ namespace somnus {
 
 class GroupHoldings {
  public:
+  // The most dropped adapters whose causes are kept, the latest ones.
+  static constexpr size_t kMaxDroppedAdapters = 1024;
+
   explicit GroupHoldings(const EngineOptions& options);
 
   const Residency& residency() const { return residency_; }
@@ -63,7 +66,8 @@ class GroupHoldings {
   // A recovery has led to `recovered`: it has brought these adapters back, and has dropped the other
   // adapters.
   void RestoreAdapters(const Held& recovered);
-  // The error for clients of an adapter that the ranks do not hold any more.
+  // The error for clients of an adapter that the ranks do not hold any more, also where an earlier recovery
+  // has dropped the adapter.
   absl::Status WhyDropped(const RequestAdapter& adapter) const;
   // Nothing has changed after all, or a recovery has led to this.
   void Restore(Residency residency, Weights weights);
@@ -79,7 +83,8 @@ class GroupHoldings {
   const int32_t largest_cache_;
   int32_t mapped_blocks_;
   std::vector<HeldAdapter> adapters_;
-  std::map<uint64_t, absl::Status> dropped_adapters_;  // by id: why the last recovery has dropped the adapter
+  // By id, in the order of the recoveries: why a recovery has dropped the adapter.
+  std::deque<std::pair<uint64_t, absl::Status>> dropped_adapters_;
   int64_t num_cache_grows_ = 0, num_cache_shrinks_ = 0;
 };
 

@@ -53,6 +53,8 @@ class LifecycleCommand {
   // Hands the result to the client: the last call of the loop.
   virtual void Finish(absl::StatusOr<TransitionReport> result);
 
+  // Steps are computed until the executor's call that is under way has ended.
+  virtual bool LetsStepsGoOn() const { return false; }
   // The arrival of the command ends another command's wait for open requests.
   virtual bool EndsWaits() const { return false; }
   virtual bool ChangesWeights() const { return false; }

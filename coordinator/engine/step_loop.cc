@@ -113,7 +113,8 @@ bool StepLoop::DrainIsOver() {
 }
 
 bool StepLoop::Step() {
-  if ((lane_.current() != nullptr && !waits()) || !Runs()) return false;
+  const bool stands = lane_.current() != nullptr && !waits() && !lane_.lets_steps_go_on();
+  if (stands || !Runs()) return false;
   bool sent = false;
   if (parts_.scheduler.has_sequences()) {
     const MonotonicTime began = parts_.options.monotonic_now();
@@ -349,6 +350,7 @@ void StepLoop::FinishCall(LoopMail::CallResult result) {
   if (const absl::Status health = parts_.executor.Health(); !result.result.ok() && !health.ok())
     return Lose(health);
   lane_.EndCall();
+  lane_.Show();  // a call that let steps go on is over
   lane_.current()->OnResult(this, std::move(result));
 }
 

@@ -63,6 +63,10 @@ class Executor {
   // ResizeKvCacheAsync; the report has the adapters' fingerprints alone.
   virtual void SetAdaptersAsync(const std::vector<HeldAdapter>& adapters,
                                 const std::vector<HeldAdapter>& kept, LifecycleDone done) = 0;
+  // Every rank reads the files of `adapters`, which the ranks do not hold, so that the next SetAdaptersAsync
+  // reads no files of these adapters. As SetAdaptersAsync, but steps may be under way, nothing that the ranks
+  // hold changes, and the report is empty.
+  virtual void ReadAdaptersAsync(const std::vector<HeldAdapter>& adapters, LifecycleDone done) = 0;
   // Whether the last sleep or wake-up was committed when the group was lost: then the transition has
   // happened, and Recover has to bring all ranks to its end. Known once the failure is known. Thread safe.
   virtual bool committed() const = 0;

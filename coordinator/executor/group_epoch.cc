@@ -126,6 +126,15 @@ absl::StatusOr<SelfCheckResult> SumUp(const std::vector<WorkerLink>& workers,
 
 // `fingerprint`: of the files that were loaded, or that an earlier rank has read; empty: no rank has read
 // yet.
+v1::WorkerAdapter MessageOf(const HeldAdapter& adapter) {
+  v1::WorkerAdapter message;
+  message.set_slot(adapter.slot);
+  message.set_id(adapter.id);
+  message.set_name(adapter.name);
+  message.set_path(adapter.path);
+  return message;
+}
+
 absl::Status CheckFingerprint(const HeldAdapter& adapter, size_t rank,
                               const v1::SetAdaptersResponse& response, std::string* fingerprint) {
   const auto found = response.fingerprints().find(adapter.id);
@@ -341,15 +350,17 @@ absl::StatusOr<TransitionReport> GroupEpoch::ResizeKvCache(int32_t num_blocks, i
   return report;
 }
 
+absl::StatusOr<TransitionReport> GroupEpoch::ReadAdapters(const std::vector<HeldAdapter>& adapters) {
+  v1::ReadAdaptersRequest request;
+  for (const HeldAdapter& adapter : adapters) *request.add_adapters() = MessageOf(adapter);
+  RETURN_IF_ERROR(
+      calls_.Collect(calls_.all(), options_.load_timeout, &Stub::ReadAdapters, std::move(request)).status());
+  return TransitionReport();
+}
+
 absl::StatusOr<TransitionReport> GroupEpoch::SetAdaptersOnAll(const std::vector<HeldAdapter>& adapters) {
   v1::SetAdaptersRequest request;
-  for (const HeldAdapter& adapter : adapters) {
-    v1::WorkerAdapter* const message = request.add_adapters();
-    message->set_slot(adapter.slot);
-    message->set_id(adapter.id);
-    message->set_name(adapter.name);
-    message->set_path(adapter.path);
-  }
+  for (const HeldAdapter& adapter : adapters) *request.add_adapters() = MessageOf(adapter);
   ASSIGN_OR_RETURN(
       const std::vector<v1::SetAdaptersResponse> responses,
       calls_.CollectOperation(calls_.all(), options_.load_timeout, &Stub::SetAdapters, std::move(request)));

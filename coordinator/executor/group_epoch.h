@@ -77,7 +77,10 @@ class GroupEpoch {
   // As Executor::SetAdaptersAsync; blocks. A rank that does not confirm that a failed call is undone is lost.
   absl::StatusOr<TransitionReport> SetAdapters(const std::vector<HeldAdapter>& adapters,
                                                const std::vector<HeldAdapter>& kept);
-  // The same on ranks that may hold any adapters; nothing is undone. The report has the fingerprints alone.
+  // As Executor::ReadAdaptersAsync; blocks. For any thread.
+  absl::StatusOr<TransitionReport> ReadAdapters(const std::vector<HeldAdapter>& adapters);
+  // SetAdapters on ranks that may hold any adapters; nothing is undone. The report has the fingerprints
+  // alone.
   absl::StatusOr<TransitionReport> SetAdaptersOnAll(const std::vector<HeldAdapter>& adapters);
   // Brings every rank to `num_blocks` whose snapshot has a different number.
   absl::Status SetKvCacheSize(const std::vector<v1::WorkerSnapshot>& snapshots, int32_t num_blocks);

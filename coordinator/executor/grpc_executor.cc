@@ -102,6 +102,11 @@ void GrpcExecutor::SetAdaptersAsync(const std::vector<HeldAdapter>& adapters,
       [adapters, kept](GroupEpoch* epoch) { return epoch->SetAdapters(adapters, kept); }, std::move(done));
 }
 
+void GrpcExecutor::ReadAdaptersAsync(const std::vector<HeldAdapter>& adapters, LifecycleDone done) {
+  RunLifecycle<absl::StatusOr<TransitionReport>>(
+      [adapters](GroupEpoch* epoch) { return epoch->ReadAdapters(adapters); }, std::move(done));
+}
+
 void GrpcExecutor::ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) {
   RunLifecycle<WeightsOutcome>(
       [path, version](GroupEpoch* epoch) { return epoch->weights()->Reload(path, version); },

@@ -62,6 +62,7 @@ class GrpcExecutor : public Executor {
   }
   void SetAdaptersAsync(const std::vector<HeldAdapter>& adapters, const std::vector<HeldAdapter>& kept,
                         LifecycleDone done) override;
+  void ReadAdaptersAsync(const std::vector<HeldAdapter>& adapters, LifecycleDone done) override;
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override;
   void BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,
                               const std::vector<v1::WeightChunk>& tensors, WeightsDone done) override;

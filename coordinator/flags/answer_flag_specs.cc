@@ -1,8 +1,13 @@
 // The coordinator's flags for what chat answers and structured outputs are, and what they may cost.
-#include <fstream>
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/small_file.h"
+#include "base/status_macros.h"
 #include "coordinator/flags/flag_specs.h"
 
 namespace somnus {
@@ -11,20 +16,33 @@ namespace {
 constexpr size_t kMaxTemplateBytes = 1 << 20;
 constexpr size_t kMaxKwargs = 64;
 
+// A FIFO gives its text once, and flags are parsed twice where there is a --config.
+absl::StatusOr<std::string> ReadTemplate(const std::string& path) {
+  static absl::Mutex mu(absl::kConstInit);
+  static auto* const fifos = new std::map<std::string, std::string>();
+  absl::MutexLock lock(&mu);
+  if (const auto read = fifos->find(path); read != fifos->end()) return read->second;
+  std::error_code error;
+  const bool is_fifo = std::filesystem::is_fifo(path, error);
+  ASSIGN_OR_RETURN(std::string text, ReadPipedFile(path, kMaxTemplateBytes));
+  if (is_fifo) (*fifos)[path] = text;
+  return text;
+}
+
 // As for vLLM: a file, or else the template's own text.
 absl::Status SetChatTemplate(const std::string& value, std::string* chat_template) {
-  std::string text = value;
-  if (std::ifstream file(value, std::ios::binary); file) {
-    text.resize(kMaxTemplateBytes + 1);
-    file.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<size_t>(file.gcount()));
-  } else if (value.find('{') == std::string::npos) {
-    return absl::InvalidArgumentError("is neither a file that can be read nor a template, which has a brace");
+  absl::StatusOr<std::string> text = ReadTemplate(value);
+  if (absl::IsNotFound(text.status())) {
+    if (value.find('{') == std::string::npos)
+      return absl::InvalidArgumentError(
+          "is neither a file that can be read nor a template, which has a brace");
+    text = value;
   }
-  if (text.empty()) return absl::InvalidArgumentError("is an empty template");
-  if (text.size() > kMaxTemplateBytes)
-    return absl::InvalidArgumentError(absl::StrCat("is longer than ", kMaxTemplateBytes, " bytes"));
-  *chat_template = std::move(text);
+  if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
+  if (text->empty()) return absl::InvalidArgumentError("is an empty template");
+  if (text->size() > kMaxTemplateBytes)
+    return absl::InvalidArgumentError(absl::StrCat("has more than ", kMaxTemplateBytes, " bytes"));
+  *chat_template = *std::move(text);
   return absl::OkStatus();
 }
 

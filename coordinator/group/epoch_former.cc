@@ -123,6 +123,7 @@ bool EpochFormer::WorthAnotherTry(const absl::Status& error) const {
 absl::StatusOr<std::shared_ptr<GroupEpoch>> EpochFormer::TryEpoch(Held* held, int max_starts) {
   BeginNumber();
   refused_newcomer_ = false;
+  has_weights_ = false;
   // Processes of a first start may have ended before Await.
   RETURN_IF_ERROR(pool_.ReplaceLost(/*starts_refused=*/serves_, max_starts));
   pool_.Record(number_);
@@ -138,6 +139,7 @@ absl::StatusOr<std::shared_ptr<GroupEpoch>> EpochFormer::TryEpoch(Held* held, in
     held_ = HeldAgain(*held, snapshots);
   }
   RETURN_IF_ERROR(LoadWeights(epoch.get(), &snapshots));
+  has_weights_ = true;
   const bool may_differ = !AreOfUse(held_);
   if (!may_differ) RETURN_IF_ERROR(CheckFingerprints(*epoch, snapshots));
   RETURN_IF_ERROR(epoch->JoinGroup(absl::StrCat(group_name_, "-", number_), may_differ));

@@ -10,6 +10,7 @@
 //
 // Borrowed, and must outlive this object: flags, pool, current. Used by a single thread at a time.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -44,6 +45,8 @@ class EpochFormer {
   // The first epoch serves: from now on lost workers are replaced.
   void NoteServing();
 
+  // Every rank of the epoch that is being formed, or was formed last, has weights. On any thread.
+  bool has_weights() const { return has_weights_; }
   // The last epoch's number, which log lines name.
   int64_t number() const { return number_; }
   // The state that the ranks of the last formed epoch hold: `held` of Form after HeldAgain.
@@ -83,9 +86,10 @@ class EpochFormer {
 
   v1::LoadModelRequest load_request_;
   int64_t attention_reach_ = 0;
-  bool serves_ = false;            // NoteServing was called
-  int64_t number_ = 0;             // of the last epoch
-  bool loading_ = false;           // a worker may still be reading a shard
+  bool serves_ = false;   // NoteServing was called
+  int64_t number_ = 0;    // of the last epoch
+  bool loading_ = false;  // a worker may still be reading a shard
+  std::atomic<bool> has_weights_{false};
   bool refused_newcomer_ = false;  // in the last attempt: the newcomer had read other files
   std::string fingerprint_;        // of the group's checkpoint; empty: not known yet
   v1::KvCacheConfig cache_;        // num_blocks 0: not planned yet

@@ -8,6 +8,7 @@
 // Ownership: owns the groups. Thread safety: Interrupt and RankStatuses are for any thread, everything else
 // is for one thread.
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -46,6 +47,11 @@ class ReplicaGroups {
     int count = 0;
     for (const std::unique_ptr<WorkerGroup>& group : groups_) count += group->NumCome();
     return count;
+  }
+
+  // Whether the workers of all groups have weights, as WorkerGroup. On any thread.
+  bool HasWeights() const {
+    return std::all_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->HasWeights(); });
   }
 
   const Residency& residency(size_t replica) const { return groups_[replica]->residency(); }

@@ -63,6 +63,8 @@ class WorkerGroup {
   GrpcExecutor* executor() { return executor_.get(); }
   // How many workers have registered. On any thread.
   int NumCome() const { return pool_.NumCome(); }
+  // Whether all workers have weights, or get none since the group sleeps. On any thread.
+  bool HasWeights() const { return former_.has_weights(); }
   // Asks every rank for its status; may be called after a successful Load and before Stop. A rank that does
   // not reply within 2 seconds has `error` set.
   std::vector<v1::RankStatus> RankStatuses();

@@ -42,6 +42,16 @@ class Fifos(unittest.TestCase):
         self.assertIn(f"--spill-dir: a spill file in {self.fifo}: Not a directory\n",
                       self.refusal("--backup=file", f"--spill-dir={self.fifo}"))
 
+    def test_a_config_and_a_template_of_a_shells_commands(self):
+        # The command line is read twice where there is a configuration file.
+        def said(flags):
+            return subprocess.run(["bash", "-c", f"exec {COORDINATOR} {flags}"], capture_output=True, text=True, timeout=PATIENCE_S,
+                                  stdin=subprocess.DEVNULL, check=False).stderr
+
+        both = """--config=<(echo "flags: '--port=0'") --chat-template=<(sleep 0.1; echo "{{ messages }}")"""
+        self.assertEqual(said(f"{both} {self.fifo}"), f"coordinator: {self.fifo}: fifo: not a regular file\n")
+        self.assertRegex(said('--config=<(echo "no_such: 0")'), r"--config: /dev/fd/\d+: line 1: .*no_such")
+
     def test_in_place_of_a_models_file(self):
         for name in ("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja", "modules.json"):
             path = os.path.join(self.model, name)

@@ -7,9 +7,10 @@ import signal
 import tempfile
 import unittest
 
-from cluster.harness import Cluster, expected, tiny, wait_until
+from cluster.harness import Cluster, expected, free_ports, tiny, wait_until
 from cluster.harness.fault_file import WORKER, FaultFile
 from cluster.harness.tokenized import MANY_TOKENS, cut_tokenizer
+from cluster.lifecycle_test import HandStartedWorkers
 
 MODELS = {"test-model": "llama-uneven", "qwen": "qwen3"}
 CASES = {name: next(case for case in expected(model) if not case["ambiguous"]) for name, model in MODELS.items()}
@@ -81,6 +82,19 @@ class ModelFailuresTest(unittest.TestCase):
         with Cluster(self.paths["qwen"], "--workers=remote:1", "--cluster-port=0", workers=0, wait=False) as cluster:
             self.assertEqual(cluster.process.wait(END_S), 1)
             self.assertIn("tokenizer.json", cluster.log())
+
+    def test_workers_of_other_hosts_are_not_touched_by_a_damaged_tokenizer(self):
+        """They may hold weights of an earlier coordinator, however long the tokenizer takes to read."""
+        cut_tokenizer(self.paths["qwen"], MANY_TOKENS)
+        cluster_port, = free_ports(1)
+        with HandStartedWorkers(cluster_port) as workers:
+            worker = workers.start()
+            with Cluster(self.paths["qwen"], "--workers=remote:1", f"--cluster-port={cluster_port}", "--log-level=debug", workers=0,
+                         wait=False) as cluster:
+                self.assertEqual(cluster.process.wait(END_S), 1)
+                self.assertIn("tokenizer.json", cluster.log())
+                self.assertNotIn("has registered", cluster.log())
+            self.assertIsNone(worker.poll(), workers.logs())
 
     def test_a_damaged_tokenizer_ends_a_load_that_is_running(self):
         """The loads of both replicas would not end, and the error is the model's."""

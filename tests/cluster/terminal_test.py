@@ -242,7 +242,7 @@ class Errors(unittest.TestCase):
     def test_an_error_moves_no_cursor(self):
         logs = Terminal(["logs", "\x1b[2Jx"], {**os.environ, "TERM": "dumb"})
         self.addCleanup(logs.kill)
-        logs.read_until("unexpected argument '[2Jx'")
+        logs.read_until("unexpected argument '\\x1b[2Jx'")
         self.assertEqual(logs.wait(), 2)
 
     def test_output_that_cannot_be_written_is_an_error(self):

@@ -9,6 +9,7 @@
 #include "coordinator/adapters/adapter_engine.h"
 #include "coordinator/adapters/adapter_registry.h"
 #include "coordinator/engine/engine_report.h"
+#include "coordinator/engine/group_holdings.h"
 #include "tests/engine/engine_test_util.h"
 
 namespace somnus {
@@ -16,11 +17,74 @@ namespace {
 
 using testing::HasSubstr;
 
+// An engine over another one, which does `before_submit` before the next submission, and `before_state`
+// before the next question for the state, each once.
+class GatedEngine : public Engine {
+ public:
+  explicit GatedEngine(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
+
+  void SetBeforeSubmit(std::function<void()> before) {
+    absl::MutexLock lock(&mu_);
+    before_submit_ = std::move(before);
+  }
+  void SetBeforeState(std::function<void()> before) {
+    absl::MutexLock lock(&mu_);
+    before_state_ = std::move(before);
+  }
+
+  // The path of the adapter that the request had at its submission.
+  std::string PathOf(const std::string& id) const {
+    absl::MutexLock lock(&mu_);
+    const auto path = paths_.find(id);
+    return path == paths_.end() ? "" : path->second;
+  }
+
+  absl::Status SubmitAll(std::vector<EngineRequest> requests) override {
+    RunOnce(&before_submit_);
+    {
+      absl::MutexLock lock(&mu_);
+      for (const EngineRequest& request : requests)
+        paths_[request.id] = request.adapter == nullptr ? "" : request.adapter->path;
+    }
+    return engine_->SubmitAll(std::move(requests));
+  }
+  void Abort(const std::string& id) override { engine_->Abort(id); }
+  EngineState state() const override {
+    RunOnce(&before_state_);
+    return engine_->state();
+  }
+  absl::Status Health() const override { return engine_->Health(); }
+  void OnStateChange(std::function<void()> callback) override { engine_->OnStateChange(std::move(callback)); }
+  EngineStats Stats() const override { return engine_->Stats(); }
+  EngineViews View() override { return engine_->View(); }
+  LifecycleResult Run(const LifecycleRequest& request) override { return engine_->Run(request); }
+  PinnedPrefixes& pinned_prefixes() override { return engine_->pinned_prefixes(); }
+  void DrainAndStop(absl::Duration grace) override { engine_->DrainAndStop(grace); }
+  int32_t max_model_len() const override { return engine_->max_model_len(); }
+  int32_t vocab_size() const override { return engine_->vocab_size(); }
+
+ private:
+  void RunOnce(std::function<void()>* before) const {
+    std::function<void()> once;
+    {
+      absl::MutexLock lock(&mu_);
+      once = std::exchange(*before, nullptr);
+    }
+    if (once) once();
+  }
+
+  const std::shared_ptr<Engine> engine_;
+  mutable absl::Mutex mu_;
+  mutable std::function<void()> before_submit_, before_state_;  // under mu_
+  std::map<std::string, std::string> paths_ ABSL_GUARDED_BY(mu_);
+};
+
 class EngineAdaptersTest : public ::testing::Test {
  protected:
   EngineAdaptersTest() : options_(SmallEngine()), executor_(SmallWorker(options_)) {
     executor_.SetRecovery(FakeExecutor::Recovery::kSucceeds);
     loop_ = std::make_shared<EngineLoop>(options_, &executor_, nullptr);
+    gate_ = std::make_shared<GatedEngine>(loop_);
   }
   ~EngineAdaptersTest() override {
     engine_ = nullptr;
@@ -32,8 +96,8 @@ class EngineAdaptersTest : public ::testing::Test {
              const QueueLimits& limits = {}) {
     registry_options_.max_adapters = max_adapters;
     registry_options_.unload_timeout = unload_timeout;
-    registry_ = std::make_shared<AdapterRegistry>(loop_, registry_options_);
-    engine_ = std::make_unique<AdapterEngine>(loop_, registry_, limits, &observer_);
+    registry_ = std::make_shared<AdapterRegistry>(gate_, registry_options_);
+    engine_ = std::make_unique<AdapterEngine>(gate_, registry_, limits, &observer_);
   }
   // One place, which another adapter has taken from "poet". The workers answer no call until they are told
   // to.
@@ -93,6 +157,7 @@ class EngineAdaptersTest : public ::testing::Test {
   const EngineOptions options_;
   FakeExecutor executor_;
   std::shared_ptr<EngineLoop> loop_;
+  std::shared_ptr<GatedEngine> gate_;  // over loop_
   AdapterRegistryOptions registry_options_{.retry_pause = absl::Minutes(1)};
   std::shared_ptr<AdapterRegistry> registry_;
   RecordingObserver observer_;  // of the requests that end before they are in the loop
@@ -139,17 +204,25 @@ TEST(EngineAdaptersReadyTest, ALoadThatDoesNotEndIsNotReady) {
     if (stands_still) stood_still += duration;
   };
   FakeExecutor executor(SmallWorker(options));
+  executor.HoldAdapterReads(true);
   executor.HoldLifecycle(true);
   const auto loop = std::make_shared<EngineLoop>(options, &executor, nullptr);
   AdapterRegistry registry(loop, AdapterRegistryOptions{.max_adapters = 1});
   auto load = std::async(std::launch::async, [&] { return registry.Load("poet", "/poet", false); });
+  while (executor.adapter_reads().empty()) absl::SleepFor(absl::Milliseconds(1));
+  const Ticket base = MakeTicket("base", 5, 3);
+  ASSERT_TRUE(loop->Submit(base.request).ok());
+  ASSERT_TRUE(base.sink->Wait());  // by now the loop has shown that steps go on
+  pass(absl::Seconds(61), /*stands_still=*/false);
+  EXPECT_EQ(loop->Stats().stall, absl::OkStatus()) << "no request waits while the workers read the files";
+  executor.HoldAdapterReads(false);
   while (executor.lifecycle_calls().empty()) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(loop->Stats().stall, absl::OkStatus());
   pass(absl::Hours(1), /*stands_still=*/true);
   EXPECT_EQ(loop->Stats().stall, absl::OkStatus()) << "a process that was stopped has not loaded";
   pass(absl::Seconds(61), /*stands_still=*/false);
   const StateReport report = ReportState(loop->Stats());
-  EXPECT_EQ(report.since, begin);
+  EXPECT_EQ(report.since, begin + absl::Seconds(61));
   EXPECT_EQ(report.what, "Requests wait for a change of the adapters, for longer than 1m.");
   EXPECT_THAT(report.way_out, HasSubstr("somnus abort-call"));
   executor.HoldLifecycle(false);
@@ -386,9 +459,9 @@ TEST_F(EngineAdaptersTest, EachRequestThatWaitsAloneHasTheWholePatience) {
   for (int request = 0; request < 2; ++request) {
     impatient->NoteWaiting("poet", 1);
     executor_.FailNextLifecycleCall(absl::DeadlineExceededError("rank 0: not yet"));
-    const auto brought = impatient->Bring("poet", [] { return true; });
-    ASSERT_TRUE(brought.ok()) << brought.status();
-    EXPECT_EQ(*brought, nullptr) << "to be asked again";
+    const AdapterRegistry::Brought brought = impatient->Bring("poet", [] { return true; });
+    ASSERT_TRUE(brought.adapter.ok()) << brought.adapter.status();
+    EXPECT_EQ(*brought.adapter, nullptr) << "to be asked again";
     impatient->NoteWaiting("poet", -1);
   }
 }
@@ -414,6 +487,99 @@ TEST_F(EngineAdaptersTest, TwoAdaptersWhoseFilesHaveChangedCostNoRecovery) {
   EXPECT_THAT(executor_.recoveries(), testing::IsEmpty()) << "nobody needs the adapter that made room";
   ExpectError(Ask("lawyer"), absl::StatusCode::kDataLoss, "files have changed");
   EXPECT_THAT(executor_.recoveries(), testing::IsEmpty());
+}
+
+// The earlier request has the old adapter, and is not in the engine yet.
+TEST_F(EngineAdaptersTest, ARequestAfterALoadInPlaceGetsTheNewAdapterWhileAnEarlierOneIsOnItsWay) {
+  Begin(2);
+  ASSERT_EQ(registry_->Load("poet", "/old", false), absl::OkStatus());
+  for (const char* name : {"lawyer", "third"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  ASSERT_EQ(Names(), "lawyer poet? third ");
+  Ticket late = MakeTicket("late", 5, 3);
+  late.request.adapter_name = "poet";
+  gate_->SetBeforeSubmit([&] {
+    EXPECT_EQ(registry_->Load("poet", "/new", /*in_place=*/true), absl::OkStatus());
+    EXPECT_EQ(engine_->Submit(late.request), absl::OkStatus());
+  });
+  ExpectAnswer(Ask("poet", "early"));
+  ExpectAnswer(late);
+  EXPECT_EQ(gate_->PathOf("early"), "/old");
+  EXPECT_EQ(gate_->PathOf("late"), "/new");
+}
+
+TEST_F(EngineAdaptersTest, ARequestAfterAnUnloadIsNotServedWhileAnEarlierOneIsOnItsWay) {
+  Begin(1, absl::Minutes(1));
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  Ticket late = MakeTicket("late", 5, 3);
+  late.request.adapter_name = "poet";
+  std::future<absl::Status> unloaded;
+  absl::Status refused;
+  gate_->SetBeforeSubmit([&] {
+    unloaded = std::async(std::launch::async, [&] { return registry_->Unload("poet"); });
+    while (registry_->Knows("poet")) absl::SleepFor(absl::Milliseconds(1));
+    refused = engine_->Submit(late.request);
+  });
+  ExpectAnswer(Ask("poet", "early"));
+  EXPECT_TRUE(absl::IsNotFound(refused)) << refused;
+  EXPECT_EQ(unloaded.get(), absl::OkStatus());
+}
+
+TEST_F(EngineAdaptersTest, TheErrorOfAnUnloadedAdapterIsNotThatOfTheNextOneOfItsName) {
+  BeginWithForgottenPoet();
+  Ticket late = MakeTicket("late", 5, 3);
+  late.request.adapter_name = "poet";
+  const Ticket early = Ask("poet", "early");
+  AwaitReadOfPoet();
+  gate_->SetBeforeState([&] {
+    EXPECT_EQ(registry_->Unload("poet"), absl::OkStatus());
+    EXPECT_EQ(registry_->Load("poet", "/new", false), absl::OkStatus());
+    EXPECT_EQ(engine_->Submit(late.request), absl::OkStatus());
+  });
+  executor_.FailNextLifecycleCall(absl::NotFoundError("rank 0: /poet: no such file"));
+  executor_.HoldLifecycle(false);
+  ExpectAnswer(late);
+  EXPECT_EQ(gate_->PathOf("late"), "/new");
+  ASSERT_TRUE(early.sink->Wait());
+  ExpectAnswer(Ask("lawyer"));  // which takes the place of the new adapter
+  ExpectAnswer(Ask("poet", "again"));
+}
+
+TEST_F(EngineAdaptersTest, StepsGoOnWhileTheWorkersReadAnAdapter) {
+  Begin(2);
+  executor_.HoldAdapterReads(true);
+  std::future<absl::Status> loaded = std::async(std::launch::async, [&] { return Load("poet"); });
+  while (executor_.adapter_reads().empty()) absl::SleepFor(absl::Milliseconds(1));
+  ExpectAnswer(Ask("", "base"));
+  EXPECT_THAT(executor_.lifecycle_calls(), testing::IsEmpty());
+  EXPECT_FALSE(registry_->Knows("poet"));
+  executor_.HoldAdapterReads(false);
+  EXPECT_EQ(loaded.get(), absl::OkStatus());
+  ExpectAnswer(Ask("poet"));
+}
+
+TEST_F(EngineAdaptersTest, AnAdapterThatCannotBeReadChangesNothing) {
+  Begin(1);
+  executor_.FailNextAdapterRead(absl::InvalidArgumentError("rank 0: adapter 'x': damaged"));
+  EXPECT_TRUE(absl::IsInvalidArgument(Load("x")));
+  EXPECT_THAT(executor_.lifecycle_calls(), testing::IsEmpty()) << "no step has waited";
+  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  executor_.FailNextAdapterRead(absl::InvalidArgumentError("rank 0: adapter 'x': damaged"));
+  EXPECT_TRUE(absl::IsInvalidArgument(Load("x")));
+  EXPECT_EQ(LastCall(), "adapters") << "the place of the least recently used adapter is free";
+  EXPECT_EQ(Names(), "poet? ");
+  ExpectAnswer(Ask("poet"));
+}
+
+TEST_F(EngineAdaptersTest, ALossWhileTheWorkersReadAnAdapterBeginsTheReadAgain) {
+  Begin(1);
+  executor_.HoldAdapterReads(true);
+  std::future<absl::Status> loaded = std::async(std::launch::async, [&] { return Load("poet"); });
+  while (executor_.adapter_reads().empty()) absl::SleepFor(absl::Milliseconds(1));
+  executor_.Lose(absl::UnavailableError("rank 0 is gone"));
+  while (executor_.adapter_reads().size() < 2) absl::SleepFor(absl::Milliseconds(1));
+  executor_.HoldAdapterReads(false);
+  EXPECT_EQ(loaded.get(), absl::OkStatus());
+  ExpectAnswer(Ask("poet"));
 }
 
 TEST_F(EngineAdaptersTest, AnAdapterThatANewWorkerCannotReadHoldsUpNoOther) {
@@ -455,6 +621,28 @@ TEST_F(EngineAdaptersTest, ARequestThatIsOpenWhenItsAdapterIsDroppedHearsWhy) {
   ExpectError(late, absl::StatusCode::kDataLoss, "its files have gone");
   ASSERT_TRUE(engine_->Resume().ok());
   for (const Ticket* ticket : {&kept, &base}) ExpectAnswer(*ticket);
+  recovered.dropped_adapters.clear();
+  executor_.SetRecovered(recovered);
+  executor_.Lose(absl::UnavailableError("rank 0 is gone"));
+  ExpectAnswer(Ask("", "after"));
+  Ticket later = MakeTicket("later", 5, 3);
+  later.request.adapter = late.request.adapter;
+  ASSERT_TRUE(loop_->Submit(later.request).ok());
+  ExpectError(later, absl::StatusCode::kDataLoss, "its files have gone");
+}
+
+TEST(DroppedAdaptersTest, TheCausesOfTheLatestAreKept) {
+  GroupHoldings holdings(SmallEngine());
+  for (uint64_t id = 1; id <= GroupHoldings::kMaxDroppedAdapters + 1; ++id) {
+    Held recovered = holdings.held();
+    recovered.dropped_adapters[id] = absl::NotFoundError("no such file");
+    holdings.RestoreAdapters(recovered);
+  }
+  const auto why = [&](uint64_t id) {
+    return std::string(holdings.WhyDropped({.id = id, .name = "poet"}).message());
+  };
+  EXPECT_THAT(why(2), HasSubstr("have gone"));
+  EXPECT_THAT(why(1), HasSubstr("unreadable"));
 }
 
 TEST_F(EngineAdaptersTest, WaitsEndByAbortDeadlineAndUnload) {

@@ -237,6 +237,40 @@ class FakeExecutor : public Executor {
       done(report);
     });
   }
+  void ReadAdaptersAsync(const std::vector<HeldAdapter>& adapters, LifecycleDone done) override {
+    absl::StatusOr<TransitionReport> report = TransitionReport();
+    {
+      absl::MutexLock lock(&mu_);
+      for (const HeldAdapter& adapter : adapters) adapter_reads_.push_back(adapter.name);
+      if (!health_.ok()) report = health_;
+      if (const absl::Status error = std::exchange(read_error_, absl::OkStatus()); !error.ok())
+        report = error;
+      if (reads_held_ && health_.ok()) {
+        held_read_ = [done = std::move(done), report] { done(report); };
+        return;
+      }
+    }
+    done(report);
+  }
+  // While held, no read of adapters ends. The thread that ends the hold ends the read.
+  void HoldAdapterReads(bool held) {
+    std::function<void()> read;
+    {
+      absl::MutexLock lock(&mu_);
+      reads_held_ = held;
+      if (!held) read = std::exchange(held_read_, nullptr);
+    }
+    if (read) read();
+  }
+  void FailNextAdapterRead(const absl::Status& error) {
+    absl::MutexLock lock(&mu_);
+    read_error_ = error;
+  }
+  // The names of the adapters that were read ahead, in order.
+  std::vector<std::string> adapter_reads() const {
+    absl::MutexLock lock(&mu_);
+    return adapter_reads_;
+  }
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override {
     ChangeWeights("reload " + path + " as " + std::to_string(version), version, std::move(done));
   }
@@ -451,6 +485,10 @@ class FakeExecutor : public Executor {
   std::function<void()> held_call_ ABSL_GUARDED_BY(mu_);
   std::function<void()> late_call_ ABSL_GUARDED_BY(mu_);
   bool late_results_ ABSL_GUARDED_BY(mu_) = false;
+  bool reads_held_ ABSL_GUARDED_BY(mu_) = false;
+  std::function<void()> held_read_ ABSL_GUARDED_BY(mu_);
+  absl::Status read_error_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> adapter_reads_ ABSL_GUARDED_BY(mu_);
   int64_t group_epoch_ ABSL_GUARDED_BY(mu_) = 1;
   std::vector<std::string> lifecycle_calls_ ABSL_GUARDED_BY(mu_);
   absl::Duration step_time_ ABSL_GUARDED_BY(mu_);

@@ -202,7 +202,7 @@ TEST_F(ServeConfigTest, FilesThatCannotBeRead) {
     return std::string(ParseFlags({"--config=" + path}).status().message());
   };
   EXPECT_EQ(message("/nowhere/models"), "--config: there is no /nowhere/models");
-  EXPECT_EQ(message("/"), "--config: /: it cannot be read");
+  EXPECT_EQ(message("/"), "--config: /: it cannot be read: Is a directory");
   EXPECT_EQ(message("/dev/zero"), "--config: /dev/zero: it has more than 1048576 bytes");
   Write("");
   EXPECT_EQ(Parse().status().message(), "--model: no model was given; see --help");

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 
 #include "absl/strings/match.h"
@@ -113,6 +114,25 @@ class WorkerGroupTest : public ::testing::Test {
   std::vector<std::unique_ptr<FakeMember>> members_;
   std::unique_ptr<WorkerGroup> group_;
 };
+
+TEST_F(WorkerGroupTest, TheStartTellsWhenAllWorkersHaveWeights) {
+  StartGroup();
+  EXPECT_FALSE(group_->HasWeights());
+  const auto hold = [](const char* call) {
+    return [call](FakeWorkerService& service) { service.HoldCalls(call); };
+  };
+  FakeWorkerService& loads = Join("a", 0, hold("load 0/2"));
+  FakeWorkerService& profiles = Join("b", 1, hold("profile"));
+  std::future<absl::StatusOr<KvPlan>> plan = std::async(std::launch::async, [&] { return group_->Load(); });
+  while (group_->NumCome() < 2 || CallsOf(1).size() < 2) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_FALSE(group_->HasWeights()) << "one worker loads";
+  loads.ReleaseCalls();
+  while (!group_->HasWeights()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_NE(plan.wait_for(std::chrono::seconds(0)), std::future_status::ready)
+      << "one worker has no cache yet";
+  profiles.ReleaseCalls();
+  EXPECT_TRUE(plan.get().ok());
+}
 
 TEST_F(WorkerGroupTest, TheFirstEpochLoadsEverywhere) {
   Launch();

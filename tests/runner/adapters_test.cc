@@ -12,6 +12,7 @@
 #include "tests/checkpoint/writers.h"
 #include "tests/runner/mini_engine.h"
 #include "tests/runner/rank_group.h"
+#include "worker/runner/adapter_reader.h"
 
 namespace somnus {
 namespace {
@@ -179,6 +180,33 @@ TEST_F(TwoAdapters, AreReplacedAndDroppedByTheirIds) {
   // An id that is held is not read again.
   ASSERT_EQ(SetAdapters(*group_, {Adapter(2, "/nowhere", 7)}), absl::OkStatus());
   EXPECT_EQ(Logprobs(Answers(*group_, {Request(2)})[0]), before[1]);
+}
+
+TEST_F(TwoAdapters, AreReadAheadOnceForTheNextChange) {
+  const std::vector<std::vector<float>> before = Alone();
+  const v1::WorkerAdapter ahead = Adapter(1, second_, 7), other = Adapter(2, first_, 8);
+  const auto read = [&] {
+    for (int rank = 0; rank < group_->world_size(); ++rank) {
+      ModelRunner& runner = group_->runner(rank);
+      std::vector<std::shared_ptr<const HostAdapter>> adapters;
+      for (const v1::WorkerAdapter& adapter : {ahead, other}) {
+        auto one = runner.adapter_reader()->Read(adapter, [] { return false; });
+        ASSERT_TRUE(one.ok()) << one.status();
+        adapters.push_back(*std::move(one));
+      }
+      runner.AddReadAdapters(std::move(adapters));
+    }
+  };
+  read();
+  EXPECT_EQ(Alone(), before) << "nothing has changed";
+  ASSERT_EQ(SetAdapters(*group_, {Adapter(1, "/nowhere", 7)}), absl::OkStatus()) << "no file is read";
+  EXPECT_EQ(Logprobs(Answers(*group_, {Request(1)})[0]), before[2]);
+  EXPECT_FALSE(SetAdapters(*group_, {Adapter(2, "/nowhere", 8)}).ok()) << "the other one was dropped";
+  read();
+  EXPECT_FALSE(SetAdapters(*group_, {Adapter(0, first_)}).ok());
+  EXPECT_FALSE(SetAdapters(*group_, {Adapter(2, "/nowhere", 8)}).ok()) << "a failed change drops all";
+  const auto leaves = [] { return true; };
+  EXPECT_TRUE(absl::IsCancelled(group_->runner(0).adapter_reader()->Read(other, leaves).status()));
 }
 
 // With a single place each adapter of the two is brought when its turn comes.

@@ -88,6 +88,7 @@ struct ClusterService {
   CALL(BeginWeightUpdate, BeginWeightUpdateRequest, BeginWeightUpdateResponse)    \
   CALL(FinishWeightUpdate, FinishWeightUpdateRequest, FinishWeightUpdateResponse) \
   CALL(SetAdapters, SetAdaptersRequest, SetAdaptersResponse)                      \
+  CALL(ReadAdapters, ReadAdaptersRequest, ReadAdaptersResponse)                   \
   CALL(ChecksumWeights, ChecksumWeightsRequest, ChecksumWeightsResponse)          \
   CALL(GetStatus, WorkerStatusRequest, WorkerStatusResponse)                      \
   CALL(Shutdown, WorkerShutdownRequest, WorkerShutdownResponse)

@@ -49,6 +49,18 @@ TEST(ModelListTest, ColumnsAreAsWideAsWhatIsInThem) {
             "priority -3\n");
 }
 
+TEST(ModelListTest, NamesAndErrorsCannotMoveTheCursor) {
+  v1::ListModelStatusResponse models = Two(), before;
+  models.mutable_models(0)->set_model("gr\u00fcn\033[2J");
+  models.mutable_models(1)->set_error("bad\r\xff");
+  (*models.mutable_models(0)->mutable_scheduling()->mutable_preemptions_by_swap())["\033c"] = 1;
+  const std::string table = ModelTable(models, kAnyWidth);
+  EXPECT_NE(table.find("gr\u00fcn\\x1b[2J"), std::string::npos) << table;
+  EXPECT_NE(table.find("bad\\x0d\ufffd"), std::string::npos) << table;
+  for (const std::string& text : {table, SchedulingTable(models, before, absl::Seconds(1), kAnyWidth)})
+    EXPECT_EQ(text.find_first_of("\033\r\xff"), std::string::npos) << text;
+}
+
 TEST(ModelListTest, ARowSaysWhyARequestWouldNotBeServedAndTheWayOut) {
   v1::ListModelStatusResponse models = Two();
   v1::ModelStatus* other = models.mutable_models(1);

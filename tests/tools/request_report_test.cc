@@ -52,9 +52,10 @@ TEST(RequestReportTest, AStoryCannotMoveTheCursor) {
 
 TEST(RequestReportTest, ALogLineIsOneLine) {
   RequestRow row = ReadRequestStory(nlohmann::json::parse(kStory)).row;
-  row.id = "a\nb\033";
+  row.id = "a\nb\033\u00fc";
   EXPECT_EQ(LogLine(row, absl::UTCTimeZone()),
-            "00:16:43.500  a?b?  m  stop  5+31 tokens  3.500 s  queue 0.250 s  first 0.500 s  preempted 1  "
+            "00:16:43.500  a\\x0ab\\x1b\u00fc  m  stop  5+31 tokens  3.500 s  queue 0.250 s  first 0.500 s  "
+            "preempted 1  "
             "user ann");
 }
 

@@ -23,6 +23,23 @@ TEST(WrapTest, CountsCharactersAndNoColours) {
   EXPECT_EQ(Wrap("\033[32mgr\u00fcn\033[0m ja", 6, 0), "\033[32mgr\u00fcn\033[0m\nja");
 }
 
+TEST(PrintableTest, ShowsControlsAndKeepsWords) {
+  EXPECT_EQ(Printable("gr\u00fcn \u65e5\u672c \U0001f600"), "gr\u00fcn \u65e5\u672c \U0001f600");
+  EXPECT_EQ(Printable("\033[2J\r\n\t\x7f"), "\\x1b[2J\\x0d\\x0a\\x09\\x7f");
+  EXPECT_EQ(Printable(std::string("\0", 1)), "\\x00");
+  EXPECT_EQ(Printable("\xc2\x9b"
+                      "2J"),
+            "\\u009b2J")
+      << "the one character that begins a sequence, too";
+  EXPECT_EQ(Printable("\u202egpj.exe"), "\\u202egpj.exe");
+  EXPECT_EQ(Printable("a\xff"
+                      "b\xe6\x97"),
+            "a\ufffd"
+            "b\ufffd");
+  EXPECT_EQ(Printable(Printable("\033")), Printable("\033"));
+  EXPECT_EQ(PrintableLines("a\n\tb\033"), "a\n\tb\\x1b");
+}
+
 TEST(CutTest, CutsBetweenCharacters) {
   EXPECT_EQ(Cut("gr\u00fcn", 2), "gr");
   EXPECT_EQ(Cut("gr\u00fcn", 3), "gr\u00fc");
@@ -45,6 +62,16 @@ TEST(TextTableTest, IsATableWhereItFits) {
       "code   asleep (level 2)  0.0 MiB        -\n";
   EXPECT_EQ(Two().Text(kAnyWidth), table);
   EXPECT_EQ(Two().Text(49), table);
+}
+
+TEST(TextTableTest, CountsCharactersAndNoBytes) {
+  TextTable table({"model", "state", "memory"}, 2);
+  table.Add({"gr\u00fcn", "awake", "1 B"});
+  table.Add({"plain", "awake", "2 B"});
+  EXPECT_EQ(table.Text(kAnyWidth),
+            "model  state  memory\n"
+            "gr\u00fcn   awake  1 B\n"
+            "plain  awake  2 B\n");
 }
 
 TEST(TextTableTest, IsAListWhereItDoesNotFit) {

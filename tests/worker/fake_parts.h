@@ -41,6 +41,8 @@ struct FakeModelControl {
   std::atomic<int> touches{0};    // of the checkpoint's file: a touch changes the stamp
   absl::Status stamp_error;
   std::vector<std::string> placed;  // names of tensors that updates have brought
+  std::shared_ptr<const AdapterReader> adapter_reader;
+  std::vector<std::shared_ptr<const HostAdapter>> read_adapters;
   std::atomic<int> num_placed{0};
 };
 
@@ -226,6 +228,10 @@ class FakeRunner : public ModelRunner {
     if (!control_->update_error.ok()) return control_->update_error;
     allocator_->DropBackups("weights");
     return FakeUpdate(control_, needs_all, [this](uint8_t value) { memset(weights_, value, kBytes); });
+  }
+  std::shared_ptr<const AdapterReader> adapter_reader() const override { return control_->adapter_reader; }
+  void AddReadAdapters(std::vector<std::shared_ptr<const HostAdapter>> adapters) override {
+    control_->read_adapters = std::move(adapters);
   }
   absl::Status ResetAfterWake() override {
     ++control_->resets;

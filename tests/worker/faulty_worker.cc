@@ -148,6 +148,10 @@ class FaultyRunner : public ModelRunner {
     RETURN_IF_ERROR(Reach("read"));
     return runner_->ReloadWeights(checkpoint, progress);
   }
+  std::shared_ptr<const AdapterReader> adapter_reader() const override { return runner_->adapter_reader(); }
+  void AddReadAdapters(std::vector<std::shared_ptr<const HostAdapter>> adapters) override {
+    runner_->AddReadAdapters(std::move(adapters));
+  }
   absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> adapters) override {
     return runner_->SetAdapters(adapters);
   }

@@ -25,17 +25,19 @@ namespace {
 
 constexpr int kFieldWidth = 10;  // of a field's name and the blanks behind
 
-// "state     awake", in several lines where the terminal is narrow.
-void PrintField(absl::string_view name, const std::string& value) {
+// "state     awake", in several lines where the terminal is narrow. `value` is Printable, or has colours.
+void PrintShownField(absl::string_view name, const std::string& value) {
   puts(Wrap(absl::StrFormat("%-*s%s", kFieldWidth, name, value), OutputColumns(), kFieldWidth).c_str());
 }
+
+void PrintField(absl::string_view name, absl::string_view value) { PrintShownField(name, Printable(value)); }
 
 void PrintReplica(const v1::ReplicaStatus& replica) {
   const std::string line =
       absl::StrFormat("replica %d %s, epoch %d, recoveries %d, %d running, %d waiting%s", replica.replica(),
                       StateText(replica.state()), replica.group_epoch(), replica.num_recoveries(),
                       replica.num_requests_running(), replica.num_requests_waiting(),
-                      replica.error().empty() ? "" : ": " + replica.error());
+                      replica.error().empty() ? "" : ": " + Printable(replica.error()));
   puts(Wrap(line, OutputColumns(), 2).c_str());
 }
 
@@ -50,10 +52,10 @@ void PrintRanks(const v1::GetStatusResponse& status) {
     };
     const std::string name = status.replicas().empty() ? absl::StrCat(rank.rank())
                                                        : absl::StrCat(rank.replica(), ".", rank.rank());
-    table.Add({name, absl::StrCat(rank.pid()), rank.host(), rank.device(), bytes("weights"),
-               bytes("kv_cache"), bytes("workspace"),
-               absl::StrCat(rank.numa(), rank.error().empty() ? "" : "  ",
-                            Styled(STDOUT_FILENO, Style::kRed, rank.error()))});
+    table.Add({name, absl::StrCat(rank.pid()), Printable(rank.host()), Printable(rank.device()),
+               bytes("weights"), bytes("kv_cache"), bytes("workspace"),
+               absl::StrCat(Printable(rank.numa()), rank.error().empty() ? "" : "  ",
+                            Styled(STDOUT_FILENO, Style::kRed, Printable(rank.error())))});
   }
   fputs(table.Text(OutputColumns()).c_str(), stdout);
 }
@@ -91,8 +93,8 @@ void PrintStatus(const Server& server, const v1::GetStatusResponse& status) {
   const std::string level =
       status.sleep_level() > 0 ? absl::StrCat(" (level ", status.sleep_level(), ")") : "";
   const bool says_so = status.state() == v1::ENGINE_STATE_PAUSED;
-  PrintField("state",
-             absl::StrCat(StateText(status.state()), level, status.paused() && !says_so ? ", paused" : ""));
+  PrintShownField(
+      "state", absl::StrCat(StateText(status.state()), level, status.paused() && !says_so ? ", paused" : ""));
   if (!status.error().empty()) PrintField("error", status.error());
   const std::string& line = status.state_report().line();
   if (!line.empty() || !status.not_ready_reason().empty())

@@ -63,7 +63,7 @@ std::string NotesCell(const v1::ModelStatus& model) {
   add_time("ttft", model.ttft_target_s());
   add_time("tpot", model.tpot_target_s());
   const std::string problem = model.error().empty() ? NotReadyText(model) : model.error();
-  if (!problem.empty()) notes.push_back(problem);
+  if (!problem.empty()) notes.push_back(Printable(problem));
   return absl::StrJoin(notes, ", ");
 }
 
@@ -97,7 +97,7 @@ std::string CausesCell(const v1::SchedulingCounters& now, const v1::SchedulingCo
   add(then.preemptions_by_recompute(), "recompute", -1);
   std::vector<std::string> parts;
   for (const auto& [cause, count] : causes) {
-    if (count > 0) parts.push_back(absl::StrCat(cause, " ", count));
+    if (count > 0) parts.push_back(absl::StrCat(Printable(cause), " ", count));
   }
   return absl::StrJoin(parts, ", ");
 }
@@ -112,7 +112,7 @@ Row SchedulingRow(const v1::ModelStatus& model, const v1::ModelStatus& before, a
   const v1::TokenLatencies &latency = model.latency(), &earlier = before.latency();
   const auto rate = [passed](int64_t now, int64_t then) { return RateCell(now, &then, passed); };
   const int64_t begun = now.first_scheduled() - then.first_scheduled();
-  return {model.model(),
+  return {Printable(model.model()),
           rate(Preemptions(now), Preemptions(then)),
           rate(now.swapped_out_blocks(), then.swapped_out_blocks()),
           rate(now.swapped_in_blocks(), then.swapped_in_blocks()),
@@ -174,7 +174,7 @@ std::string ModelTable(const v1::ListModelStatusResponse& models, int columns,
   titles.push_back("");
   TextTable table(std::move(titles), 2);
   for (const v1::ModelStatus& model : models.models()) {
-    Row row = {model.model(),
+    Row row = {Printable(model.model()),
                StateCell(model),
                BytesText(model.resident_bytes()),
                BytesText(model.host_bytes()),

@@ -83,7 +83,7 @@ absl::StatusOr<int> Add(const FolderOptions& options, const std::string& path) {
 absl::StatusOr<int> Remove(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     RETURN_IF_ERROR(RemoveFromFolder(Folder(), name));
-    printf("%s is no name any more; the model itself is where it was\n", name.c_str());
+    printf("%s is no name any more; the model itself is where it was\n", Printable(name).c_str());
   }
   return kOk;
 }
@@ -109,7 +109,8 @@ std::string ListText(const FolderOptions& options, const std::vector<FolderModel
   if (models.empty()) return "no model has a name yet: somnus models add PATH gives one\n";
   TextTable table({"name", "size", "path"}, 1);
   for (const FolderModel& model : models)
-    table.Add({model.name, model.exists ? BytesText(BytesOf(model.path)) : "gone", model.path});
+    table.Add({Printable(model.name), model.exists ? BytesText(BytesOf(model.path)) : "gone",
+               Printable(model.path)});
   return table.Text(OutputColumns());
 }
 

@@ -117,7 +117,7 @@ absl::StatusOr<Answer> StreamAnswer(const Server& server, const std::string& pat
   watch.on_event = [&](absl::string_view data) { reader.OnEvent(data); };
   watch.on_silence = [&] {
     if (const absl::Status status = CheckServing(server, model); absl::IsFailedPrecondition(status)) {
-      fputs(absl::StrCat("(", status.message(), ")\n").c_str(), stderr);
+      fputs(absl::StrCat("(", Printable(status.message()), ")\n").c_str(), stderr);
     }
   };
   watch.cancel = InterruptScope::flag();

@@ -35,9 +35,10 @@ struct PrefixOptions {
 
 // One line about a pin.
 std::string Describe(const Json& prefix) {
-  const std::string line = absl::StrFormat(
-      "%s  %s: %d tokens, %d of %d blocks in the cache", StringAt(prefix, "id"), StringAt(prefix, "model"),
-      IntAt(prefix, "tokens"), IntAt(prefix, "held_blocks"), IntAt(prefix, "blocks"));
+  const std::string line =
+      absl::StrFormat("%s  %s: %d tokens, %d of %d blocks in the cache", Printable(StringAt(prefix, "id")),
+                      Printable(StringAt(prefix, "model")), IntAt(prefix, "tokens"),
+                      IntAt(prefix, "held_blocks"), IntAt(prefix, "blocks"));
   return Wrap(line, OutputColumns(), 2) + "\n";
 }
 

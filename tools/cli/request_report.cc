@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/counted.h"
 #include "base/status_macros.h"
 #include "tools/cli/openai.h"
+#include "tools/cli/terminal.h"
 #include "tools/cli/text_table.h"
 #include "tools/http/json_fields.h"
 #include "tools/http/percent_encoded.h"
@@ -109,14 +109,6 @@ std::string Summary(const RequestRow& row) {
 }
 
 }  // namespace
-
-std::string Printable(absl::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
-  }
-  return out;
-}
 
 absl::StatusOr<RequestList> FetchRequests(const Server& server, const RequestQuestion& question) {
   std::string path = absl::StrCat("/requests?state=", question.state, "&sort=", question.sort,

@@ -1,6 +1,6 @@
 #pragma once
 // The answers of operators' port about requests (GET /requests), as values and as text for a terminal. Pure
-// but for FetchRequests and FetchRequest. All texts of clients are shown as printable ASCII.
+// but for FetchRequests and FetchRequest. All texts of clients are shown as Printable.
 
 #include <cstdint>
 #include <map>
@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "tools/cli/server.h"
 
@@ -64,8 +63,6 @@ absl::StatusOr<int> AbortRequests(const Server& server, const std::string& model
 RequestList ReadRequestList(const nlohmann::json& json);
 RequestStory ReadRequestStory(const nlohmann::json& json);
 
-// Bytes that are no printable ASCII become '?'.
-std::string Printable(absl::string_view text);
 // The events of the request, line by line, of at most `columns` where words allow such lines.
 std::string StoryText(const RequestStory& story, absl::TimeZone zone, int columns);
 // One line about a request that has ended.

@@ -74,7 +74,7 @@ FlagTable RunFlags(RunOptions* o, SamplingOptions* sampling, Forwarded* forwarde
 // "loading smollm2, 3 s" on a terminal, in a line that goes away.
 class WaitLine {
  public:
-  explicit WaitLine(absl::string_view model) : model_(NameOf(model)) {}
+  explicit WaitLine(absl::string_view model) : model_(Printable(NameOf(model))) {}
   ~WaitLine() {
     if (is_shown_) fputs("\r\033[K", stderr);
   }

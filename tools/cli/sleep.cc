@@ -35,7 +35,7 @@ void PrintBytes(absl::string_view verb, const Map& bytes_by_tag, double seconds)
   std::vector<std::string> parts;
   for (const auto& [tag, bytes] : std::map<std::string, int64_t>(bytes_by_tag.begin(), bytes_by_tag.end())) {
     total += bytes;
-    parts.push_back(absl::StrCat(tag, " ", BytesText(bytes)));
+    parts.push_back(absl::StrCat(Printable(tag), " ", BytesText(bytes)));
   }
   const std::string line =
       absl::StrFormat("%s %s (%s) in %.3f s", verb, BytesText(total), absl::StrJoin(parts, ", "), seconds);

@@ -5,7 +5,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 
 namespace somnus::cli {
 namespace {
@@ -30,10 +32,29 @@ const char* Code(Style style) {
   return "";
 }
 
-// Whether a terminal only shows the character: no cursor moves, and no window changes.
-bool IsHarmless(char c) {
-  const unsigned char byte = static_cast<unsigned char>(c);
-  return byte >= 0x20 ? byte != 0x7f : (c == '\n' || c == '\t');
+// The characters of C0 and C1, separators of lines, and characters that turn the direction of writing.
+bool IsControl(char32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x2028 && code <= 0x202e) ||
+         (code >= 0x2066 && code <= 0x2069);
+}
+
+std::string PrintableBut(absl::string_view kept, absl::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Step step = DecodeUtf8(text, at);
+    const absl::string_view character = text.substr(at, step.length);
+    at += step.length;
+    if (!step.valid) {
+      AppendUtf8(0xFFFD, &out);
+    } else if (!IsControl(step.code) || absl::StrContains(kept, character)) {
+      absl::StrAppend(&out, character);
+    } else if (step.code < 0x80) {
+      absl::StrAppend(&out, "\\x", absl::Hex(static_cast<uint32_t>(step.code), absl::kZeroPad2));
+    } else {
+      absl::StrAppend(&out, "\\u", absl::Hex(static_cast<uint32_t>(step.code), absl::kZeroPad4));
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -60,20 +81,19 @@ std::string Styled(int fd, Style style, absl::string_view text) {
   return UseColour(fd) ? absl::StrCat(Code(style), text, "\033[0m") : std::string(text);
 }
 
+std::string Printable(absl::string_view text) { return PrintableBut("", text); }
+
+std::string PrintableLines(absl::string_view text) { return PrintableBut("\n\t", text); }
+
 void WriteModelText(absl::string_view text) {
-  if (!IsTerminal(STDOUT_FILENO)) {
-    fwrite(text.data(), 1, text.size(), stdout);
-  } else {
-    for (const char c : text) {
-      if (IsHarmless(c)) fputc(c, stdout);
-    }
-  }
+  const std::string shown = IsTerminal(STDOUT_FILENO) ? PrintableLines(text) : std::string(text);
+  fwrite(shown.data(), 1, shown.size(), stdout);
   fflush(stdout);
 }
 
 int Fail(const absl::Status& status) {
-  std::string message(status.message());
-  if (IsTerminal(STDERR_FILENO)) std::erase_if(message, [](char c) { return !IsHarmless(c); });
+  const std::string message =
+      IsTerminal(STDERR_FILENO) ? PrintableLines(status.message()) : std::string(status.message());
   const std::string line = absl::StrCat(Styled(STDERR_FILENO, Style::kRed, "error"), ": ", message, "\n");
   fputs(line.c_str(), stderr);
   if (absl::IsInvalidArgument(status)) return kUsage;

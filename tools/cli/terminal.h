@@ -30,12 +30,18 @@ int Columns(int fd, int otherwise);
 enum class Style { kBold, kDim, kGreen, kRed, kYellow };
 std::string Styled(int fd, Style style, absl::string_view text);
 
-// Writes the output of a model, or words of its files, to stdout, at once. On a terminal control characters
-// other than newline and tab are left out, so that text cannot move the cursor or change the window.
+// Text of a server, of a client or of a file, which cannot move the cursor, change the window or end the
+// line: control characters become escapes ("\x1b"), also those beyond ASCII and those that turn the direction
+// of writing ("\u202e"), and invalid UTF-8 becomes U+FFFD. All other characters stay.
+std::string Printable(absl::string_view text);
+// As Printable, but newlines and tabs stay.
+std::string PrintableLines(absl::string_view text);
+
+// Writes the output of a model, or words of its files, to stdout, at once; on a terminal as PrintableLines.
 void WriteModelText(absl::string_view text);
 
-// Writes "error: ..." to stderr, on a terminal as WriteModelText writes, since servers' words may be in the
-// message; returns the exit code for the status.
+// Writes "error: ..." to stderr, on a terminal as PrintableLines, since servers' words may be in the message;
+// returns the exit code for the status.
 int Fail(const absl::Status& status);
 int ExitCode(const absl::StatusOr<int>& code);
 

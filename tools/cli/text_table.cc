@@ -10,6 +10,11 @@
 #include "absl/strings/str_split.h"
 
 namespace somnus::cli {
+namespace {
+
+size_t WidthOf(absl::string_view cell) { return static_cast<size_t>(Width(cell)); }
+
+}  // namespace
 
 int Width(absl::string_view text) {
   int width = 0;
@@ -54,9 +59,9 @@ void TextTable::Add(Row cells, std::optional<Style> style) { entries_.push_back(
 
 std::vector<size_t> TextTable::Widths() const {
   std::vector<size_t> widths;
-  for (const std::string& title : titles_) widths.push_back(title.size());
+  for (const std::string& title : titles_) widths.push_back(WidthOf(title));
   for (const Entry& entry : entries_) {
-    for (size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], entry.cells[i].size());
+    for (size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], WidthOf(entry.cells[i]));
   }
   return widths;
 }
@@ -66,7 +71,7 @@ std::string TextTable::Line(const Entry& entry, const std::vector<size_t>& width
   for (size_t i = 0; i < entry.cells.size(); ++i) {
     const std::string& text = entry.cells[i];
     const bool is_text = i < num_text_ || i + 1 == entry.cells.size();
-    const std::string space(widths[i] - std::min(widths[i], text.size()), ' ');
+    const std::string space(widths[i] - std::min(widths[i], WidthOf(text)), ' ');
     const std::string cell =
         i == 1 && entry.style.has_value() ? Styled(STDOUT_FILENO, *entry.style, text) : text;
     absl::StrAppend(&line, i > 0 ? "  " : "", is_text ? "" : space, cell, is_text ? space : "");

@@ -31,7 +31,7 @@ class TextTable {
   // The first `num_text` columns and the last column are text, the columns between are numbers.
   TextTable(Row titles, size_t num_text) : titles_(std::move(titles)), num_text_(num_text) {}
 
-  // A row has as many cells as titles. `style` is the style of the second cell.
+  // A row has as many cells as titles, which are Printable. `style` is the style of the second cell.
   void Add(Row cells, std::optional<Style> style = std::nullopt);
 
   // Lines of aligned columns below their titles, or, where the lines are wider than `columns`, a paragraph

@@ -62,7 +62,7 @@ std::string TransitionLines::Line(const v1::WatchTransitionResponse& response, i
   const double part = Part(done, total, HasEnded(phase));
   const std::string before = wakes_up ? "waking up " : "falling asleep ";
   const std::string after = absl::StrFormat(" %3d%%  %s of %s  %s", static_cast<int>(part * 100),
-                                            BytesText(done), BytesText(total), phase);
+                                            BytesText(done), BytesText(total), Printable(phase));
   // As wide as before, however long the words are.
   const std::string line = absl::StrCat(before, Bar(part, std::min(columns / 5, kMostBar)), after);
   if (static_cast<int>(line.size()) < columns) return line;

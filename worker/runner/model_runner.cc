@@ -98,7 +98,7 @@ absl::Status ModelRunnerImpl::Init(const Checkpoint& checkpoint, const Progress&
     drafts_ = std::make_unique<DraftRunner>(std::move(draft), &device_, &state_, &batch_.arrays(), &steps_);
   }
   if (options_.max_adapters > 0) {
-    adapters_ = std::make_unique<RankAdapters>(&model_.config(), &model_.shards(), options_, &device_);
+    adapters_ = std::make_unique<RankAdapters>(model_.config(), model_.shards(), options_, &device_);
     model_.UseAdapters(&adapters_->weights());
     batch_.UseAdapters(&adapters_->places());
   }

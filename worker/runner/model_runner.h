@@ -28,6 +28,9 @@
 
 namespace somnus {
 
+class AdapterReader;
+struct HostAdapter;
+
 struct ModelRunnerOptions {
   // The type of activations into linears, and of weights whose stored type is not computed with.
   DataType dtype = DataType::kBF16;
@@ -178,6 +181,12 @@ class ModelRunner {
   // `needs_all` as in UpdatedTensors. FailedPrecondition: the weights are computed in a file's quantized
   // types. The update must end before the runner does.
   virtual absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) = 0;
+  // Reads adapters on any thread, also while steps run, for AddReadAdapters. Null: the model takes no
+  // adapters.
+  virtual std::shared_ptr<const AdapterReader> adapter_reader() const { return nullptr; }
+  // Keeps adapters that adapter_reader() has read until the next SetAdapters, which reads no files of the
+  // adapters that it names, and drops the others.
+  virtual void AddReadAdapters(std::vector<std::shared_ptr<const HostAdapter>> /*adapters*/) {}
   // Makes `adapters` the adapters that steps can name: reads new ones, drops all that are not named. Waits
   // for the device. Each adapter has a copy in host memory, which steps read. Errors name the adapter, and
   // nothing has changed. No step may be under way; memory may sleep.

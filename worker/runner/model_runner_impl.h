@@ -45,6 +45,12 @@ class ModelRunnerImpl : public ModelRunner {
   std::vector<WeightPiece> weight_pieces() const override;
   absl::Status ReloadWeights(const Checkpoint& checkpoint, const Progress& progress) override;
   absl::StatusOr<std::unique_ptr<UpdatedTensors>> BeginWeightUpdate(bool needs_all) override;
+  std::shared_ptr<const AdapterReader> adapter_reader() const override {
+    return adapters_ == nullptr ? nullptr : adapters_->reader();
+  }
+  void AddReadAdapters(std::vector<std::shared_ptr<const HostAdapter>> adapters) override {
+    if (adapters_ != nullptr) adapters_->AddRead(std::move(adapters));
+  }
   absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> adapters) override;
   std::map<uint64_t, std::string> AdapterFingerprints() const override {
     return adapters_ == nullptr ? std::map<uint64_t, std::string>() : adapters_->Fingerprints();

@@ -4,67 +4,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "checkpoint/family.h"
-#include "kernels/float_convert.h"
 
 namespace somnus {
-namespace {
 
-std::vector<uint8_t> Converted(const std::vector<float>& values, DataType dtype) {
-  std::vector<uint8_t> bytes(values.size() * static_cast<size_t>(SizeOf(dtype)));
-  ConvertFromFloat(values.data(), static_cast<int64_t>(values.size()), dtype, bytes.data());
-  return bytes;
-}
-
-absl::Status Annotated(const absl::Status& status, const v1::WorkerAdapter& adapter) {
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("adapter '", adapter.name(), "' (", adapter.path(),
-                                                  "): ", status.message()));
-}
-
-}  // namespace
-
-RankAdapters::RankAdapters(const ModelConfig* config, const ModelShards* shards,
+RankAdapters::RankAdapters(const ModelConfig& config, const ModelShards& shards,
                            const ModelRunnerOptions& options, Device* device)
-    : config_(*config),
-      layers_(shards->layers),
+    : reader_(std::make_shared<AdapterReader>(config, shards, options)),
+      layers_(shards.layers),
       dtype_(options.dtype),
       max_adapters_(options.max_adapters),
       max_rank_(options.max_lora_rank),
       max_tokens_(options.max_num_batched_tokens),
       device_(*device),
-      parts_([&] {
-        std::vector<Linear> parts;
-        for (int target = 0; target < kNumLoraTargets; ++target)
-          parts.push_back(PartOf(static_cast<LoraTarget>(target), *config, *shards));
-        return parts;
-      }()),
       adapters_(static_cast<size_t>(options.max_adapters)),
       places_(options.max_adapters, options.max_loras) {}
-
-RankAdapters::Linear RankAdapters::PartOf(LoraTarget target, const ModelConfig& config,
-                                          const ModelShards& shards) {
-  const Range hidden = {0, config.hidden_size};
-  const auto dims = [&](const Range& heads) {
-    return Range{heads.begin * config.head_dim, heads.end * config.head_dim};
-  };
-  switch (target) {
-    case LoraTarget::kQuery:
-      return {dims(shards.heads), hidden};
-    case LoraTarget::kKey:
-    case LoraTarget::kValue:
-      return {dims(shards.kv_heads), hidden};
-    case LoraTarget::kOut:
-      return {hidden, dims(shards.heads)};
-    case LoraTarget::kGate:
-      return {config.family->gated_mlp ? shards.mlp : Range(), hidden};
-    case LoraTarget::kUp:
-      return {shards.mlp, hidden};
-    case LoraTarget::kDown:
-      return {hidden, shards.mlp};
-  }
-  return {};
-}
 
 void RankAdapters::Carve(Carver* carver) {
   const int64_t num_linears = layers_.size() * kNumLoraTargets;
@@ -73,7 +26,7 @@ void RankAdapters::Carve(Carver* carver) {
   weights_.hidden = carver->TakeMatrix(DataType::kF32, max_tokens_, max_rank_);
   weights_.linears.clear();
   for (int64_t i = 0; i < num_linears; ++i) {
-    const Linear& part = parts_[static_cast<size_t>(i % kNumLoraTargets)];
+    const AdapterReader::Part& part = reader_->part(static_cast<int>(i % kNumLoraTargets));
     LoraWeights linear = {
         .dtype = dtype_, .max_rank = max_rank_, .n = part.rows.size(), .k = part.cols.size()};
     linear.a = carver->TakeMatrix(dtype_, rows, linear.k).data;
@@ -119,7 +72,7 @@ void RankAdapters::Write(const AdapterPlaces::Move& move) {
   };
   const int64_t first_row = int64_t{move.place} * max_rank_;
   for (size_t i = 0; i < weights_.linears.size(); ++i) {
-    const Matrices& matrices = adapters_[move.slot - 1]->linears[i];
+    const HostAdapter::Matrices& matrices = adapters_[move.slot - 1]->linears[i];
     const LoraWeights& linear = weights_.linears[i];
     copy(linear.a, first_row * linear.k * SizeOf(dtype_), matrices.a);
     copy(linear.b, first_row * linear.n * SizeOf(dtype_), matrices.b);
@@ -128,19 +81,23 @@ void RankAdapters::Write(const AdapterPlaces::Move& move) {
   }
 }
 
+void RankAdapters::AddRead(std::vector<std::shared_ptr<const HostAdapter>> adapters) {
+  for (std::shared_ptr<const HostAdapter>& adapter : adapters) read_[adapter->id] = std::move(adapter);
+}
+
 absl::Status RankAdapters::Set(absl::Span<const v1::WorkerAdapter> adapters) {
+  const auto read = std::exchange(read_, {});
   RETURN_IF_ERROR(Check(adapters));
-  std::vector<std::shared_ptr<const Adapter>> next(adapters_.size());
+  std::vector<std::shared_ptr<const HostAdapter>> next(adapters_.size());
   for (const v1::WorkerAdapter& adapter : adapters) {
     const size_t index = static_cast<size_t>(adapter.slot() - 1);
-    const bool is_held = adapters_[index] != nullptr && adapters_[index]->id == adapter.id();
-    if (is_held) {
+    if (adapters_[index] != nullptr && adapters_[index]->id == adapter.id()) {
       next[index] = adapters_[index];
-      continue;
+    } else if (const auto found = read.find(adapter.id()); found != read.end()) {
+      next[index] = found->second;
+    } else {
+      ASSIGN_OR_RETURN(next[index], reader_->Read(adapter, [] { return false; }));
     }
-    absl::StatusOr<std::shared_ptr<const Adapter>> read = Read(adapter);
-    RETURN_IF_ERROR(Annotated(read.status(), adapter));
-    next[index] = *std::move(read);
   }
   for (size_t index = 0; index < next.size(); ++index) {
     if (next[index] != adapters_[index]) places_.Drop(static_cast<int32_t>(index) + 1);
@@ -163,42 +120,6 @@ absl::Status RankAdapters::Check(absl::Span<const v1::WorkerAdapter> adapters) c
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const RankAdapters::Adapter>> RankAdapters::Read(
-    const v1::WorkerAdapter& adapter) const {
-  ASSIGN_OR_RETURN(const std::unique_ptr<LoraAdapter> files,
-                   LoraAdapter::Open(adapter.path(), config_, max_rank_));
-  auto read = std::make_shared<Adapter>();
-  read->id = adapter.id();
-  for (int64_t layer = layers_.begin; layer < layers_.end; ++layer) {
-    for (int target = 0; target < kNumLoraTargets; ++target) {
-      ASSIGN_OR_RETURN(const LoraMatrices whole,
-                       files->Read(static_cast<int32_t>(layer), static_cast<LoraTarget>(target)));
-      read->linears.push_back(Convert(whole, parts_[target]));
-    }
-  }
-  ASSIGN_OR_RETURN(read->fingerprint, files->Fingerprint());
-  return read;
-}
-
-RankAdapters::Matrices RankAdapters::Convert(const LoraMatrices& whole, const Linear& part) const {
-  Matrices matrices;
-  if (whole.rank == 0 || part.rows.empty() || part.cols.empty()) return matrices;
-  const int64_t rank = whole.rank, in_features = static_cast<int64_t>(whole.a.size()) / rank;
-  std::vector<float> a, b;
-  a.reserve(static_cast<size_t>(rank * part.cols.size()));
-  b.reserve(static_cast<size_t>(rank * part.rows.size()));
-  for (int64_t r = 0; r < rank; ++r) {
-    const auto row = whole.a.begin() + r * in_features;
-    a.insert(a.end(), row + part.cols.begin, row + part.cols.end);
-    for (int64_t n = part.rows.begin; n < part.rows.end; ++n)
-      b.push_back(whole.b[static_cast<size_t>(n * rank + r)]);
-  }
-  matrices.rank = whole.rank;
-  matrices.a = Converted(a, dtype_);
-  matrices.b = Converted(b, dtype_);
-  return matrices;
-}
-
 std::vector<bool> RankAdapters::loaded() const {
   std::vector<bool> loaded;
   for (const auto& adapter : adapters_) loaded.push_back(adapter != nullptr);
@@ -217,7 +138,8 @@ int64_t RankAdapters::adapter_host_bytes() const {
   size_t bytes = 0;
   for (const auto& adapter : adapters_) {
     if (adapter == nullptr) continue;
-    for (const Matrices& matrices : adapter->linears) bytes += matrices.a.size() + matrices.b.size();
+    for (const HostAdapter::Matrices& matrices : adapter->linears)
+      bytes += matrices.a.size() + matrices.b.size();
   }
   return static_cast<int64_t>(bytes);
 }

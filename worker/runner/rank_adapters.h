@@ -3,13 +3,9 @@
 // name the adapter, and a copy in host memory. The workspace has places of one size, of which there may be
 // fewer than slots: before a step its adapters are copied into places (adapter_places.h). A sleep loses the
 // places, and later steps fill the places again: adapters survive every sleep, reload and update of the
-// model, and their files are read once.
+// model, and their files are read once. Another thread may have read the files ahead, by reader().
 //
-// Shards: of column-parallel linears (q, k, v, gate, up) a rank has all of A and its rows of B; of
-// row-parallel linears (o, down) its columns of A and all of B, so that the ranks' addends add up to the
-// whole change.
-//
-// Borrowed, and must outlive this object: config, shards, device. Used by the runner thread alone.
+// Borrowed, and must outlive this object: the device. Used by the runner thread alone.
 
 #include <cstdint>
 #include <map>
@@ -27,6 +23,7 @@
 #include "worker/model/carver.h"
 #include "worker/model/shards.h"
 #include "worker/runner/adapter_places.h"
+#include "worker/runner/adapter_reader.h"
 #include "worker/runner/batch_state.h"
 #include "worker/runner/model_runner.h"
 
@@ -34,7 +31,7 @@ namespace somnus {
 
 class RankAdapters {
  public:
-  RankAdapters(const ModelConfig* config, const ModelShards* shards, const ModelRunnerOptions& options,
+  RankAdapters(const ModelConfig& config, const ModelShards& shards, const ModelRunnerOptions& options,
                Device* device);
   RankAdapters(const RankAdapters&) = delete;
 
@@ -42,6 +39,9 @@ class RankAdapters {
   void Carve(Carver* carver);
   // To be called after Carve, and after a sleep has lost the workspace: no place has an adapter.
   void EmptyPlaces();
+  const std::shared_ptr<const AdapterReader>& reader() const { return reader_; }
+  // As ModelRunner::AddReadAdapters.
+  void AddRead(std::vector<std::shared_ptr<const HostAdapter>> adapters);
   // As ModelRunner::SetAdapters, for the copies. Places of adapters that go are empty.
   absl::Status Set(absl::Span<const v1::WorkerAdapter> adapters);
   // Gives every adapter of the scheduled sequences a place. Waits for the device where an adapter is copied.
@@ -60,43 +60,23 @@ class RankAdapters {
   int64_t adapter_host_bytes() const;
 
  private:
-  // The rank's part of one linear.
-  struct Linear {
-    Range rows;  // of B
-    Range cols;  // of A
-  };
-  // One adapter's matrices of one linear as the device has them: [rank, k] and [rank, n].
-  struct Matrices {
-    int32_t rank = 0;
-    std::vector<uint8_t> a, b;
-  };
-  struct Adapter {
-    uint64_t id = 0;
-    std::string fingerprint;        // of the files
-    std::vector<Matrices> linears;  // as AdapterWeights
-  };
-
-  static Linear PartOf(LoraTarget target, const ModelConfig& config, const ModelShards& shards);
   absl::Status Check(absl::Span<const v1::WorkerAdapter> adapters) const;
-  absl::StatusOr<std::shared_ptr<const Adapter>> Read(const v1::WorkerAdapter& adapter) const;
-  // The rank's part, in the device's type, with B transposed.
-  Matrices Convert(const LoraMatrices& whole, const Linear& part) const;
   // Queues the copies of the slot's adapter, but for its ranks.
   void Write(const AdapterPlaces::Move& move);
 
-  const ModelConfig& config_;
+  const std::shared_ptr<const AdapterReader> reader_;
   const Range layers_;  // of the rank's stage
   const DataType dtype_;
   const int32_t max_adapters_;
   const int32_t max_rank_;
   const int64_t max_tokens_;
   Device& device_;
-  const std::vector<Linear> parts_;  // [kNumLoraTargets]
 
   AdapterWeights weights_;
   int32_t* ranks_ = nullptr;  // [layers_.size()][kNumLoraTargets][places], on the device
   std::vector<int32_t> host_ranks_;
-  std::vector<std::shared_ptr<const Adapter>> adapters_;  // [max_adapters]; null: the slot is free
+  std::vector<std::shared_ptr<const HostAdapter>> adapters_;     // [max_adapters]; null: the slot is free
+  std::map<uint64_t, std::shared_ptr<const HostAdapter>> read_;  // by id: what AddRead has brought
   AdapterPlaces places_;
 };
 
