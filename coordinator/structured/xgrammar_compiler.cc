@@ -40,7 +40,6 @@ struct Shared {
   int64_t rows;
   std::vector<int16_t> first_bytes;  // of each token that adds text, for whole words of a mask
   WhitespaceTokens whitespace;
-  TokenLengths token_lengths;
 
   WorkMeter::Limits compile_limits() const { return {limits.compile_bytes, limits.compile_time}; }
   // For a call of a matcher whose earlier calls hold `held` bytes.
@@ -318,9 +317,8 @@ class XgrammarCompiler : public GrammarCompiler {
       : tokenizer_(info),
         compiler_(info, /*max_threads=*/1, /*cache_enabled=*/true, options.shared_bytes,
                   /*enable_dynamic_compilation=*/true),
-        shared_(std::make_shared<const Shared>(Shared{options.limits, vocabulary.rows,
-                                                      FirstBytesOf(vocabulary), WhitespaceTokens(vocabulary),
-                                                      TokenLengths(vocabulary.token_bytes)})) {}
+        shared_(std::make_shared<const Shared>(Shared{
+            options.limits, vocabulary.rows, FirstBytesOf(vocabulary), WhitespaceTokens(vocabulary)})) {}
 
   absl::StatusOr<std::shared_ptr<const CompiledGrammar>> Compile(const GrammarSource& source) override {
     RETURN_IF_ERROR(CheckGrammarSource(source, shared_->limits));
@@ -328,10 +326,9 @@ class XgrammarCompiler : public GrammarCompiler {
     std::shared_ptr<const CompiledGrammar> result;
     int64_t held = 0;
     RETURN_IF_ERROR(Metered(shared_->compile_limits(), absl::StatusCode::kInvalidArgument, &held, [&] {
-      xgrammar::CompiledGrammar compiled = compiler_.CompileGrammar(
-          UnrollRepetitions(Parse(source), shared_->limits.max_chain_branches, shared_->token_lengths));
+      xgrammar::CompiledGrammar compiled =
+          compiler_.CompileGrammar(UnrollRepetitions(Parse(source), shared_->limits.max_chain_branches));
       DropWrongLookaheads(&compiled);
-      MarkExactLookaheads(&compiled);
       result = std::make_shared<XgrammarGrammar>(std::move(compiled), MaxWhitespace(source), shared_);
       return absl::OkStatus();
     }));

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "absl/strings/match.h"
 #include "coordinator/structured/xgrammar_log.h"
 // The next header is xgrammar's. xgrammar_log.h has to come first, in the place of a header that xgrammar's
 // includes.
@@ -45,15 +44,6 @@ void DropWrongLookaheads(xgrammar::CompiledGrammar* compiled) {
       return IsReadWrongly(grammar->GetGrammarExpr(element));
     });
     if (is_wrong) rule.lookahead_assertion_id = -1;
-  }
-}
-
-void MarkExactLookaheads(xgrammar::CompiledGrammar* compiled) {
-  xgrammar::Grammar& grammar = (*compiled)->grammar;
-  for (int32_t id = 0; id < static_cast<int32_t>(grammar->NumRules()); ++id) {
-    auto& rule = grammar->GetRule(id);
-    if (rule.lookahead_assertion_id >= 0 && absl::StartsWith(rule.name, kExactLookaheadName))
-      rule.is_exact_lookahead = true;
   }
 }
 

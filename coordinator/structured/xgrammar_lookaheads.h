@@ -3,8 +3,6 @@
 
 #include <xgrammar/xgrammar.h>
 
-#include "absl/strings/string_view.h"
-
 namespace somnus {
 
 // Takes the lookahead away from the rules of a compiled grammar whose lookahead has a class of characters
@@ -13,13 +11,5 @@ namespace somnus {
 // wrong behind the end of the rule, or lack right ones. Without a lookahead such tokens are looked at for
 // each mask. To be called before the first mask is made; a second call changes nothing.
 void DropWrongLookaheads(xgrammar::CompiledGrammar* compiled);
-
-// The beginning of the names of rules whose lookahead is exact: tokens that go on as the lookahead says are
-// allowed, and no others. A client's rule cannot have such a name, since names in EBNF have no spaces.
-inline constexpr absl::string_view kExactLookaheadName = "exact lookahead";
-
-// Tells xgrammar so, which itself takes a lookahead for exact only where the rule occurs once. To be called
-// before the first mask is made; a second call changes nothing.
-void MarkExactLookaheads(xgrammar::CompiledGrammar* compiled);
 
 }  // namespace somnus

@@ -14,7 +14,6 @@
 #include "absl/strings/str_split.h"
 #include "coordinator/structured/xgrammar_follow.h"
 #include "coordinator/structured/xgrammar_log.h"
-#include "coordinator/structured/xgrammar_lookaheads.h"
 // A header of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
 #include "cpp/grammar_functor.h"
 #include "cpp/support/encoding.h"
@@ -46,19 +45,13 @@ std::string CountText(int32_t min, int32_t max) {
 
 class Repetitions : public xgrammar::GrammarMutator {
  public:
-  Repetitions(int64_t max_branches, const TokenLengths& tokens)
-      : max_branches_(max_branches), tokens_(tokens) {}
+  explicit Repetitions(int64_t max_branches) : max_branches_(max_branches) {}
 
  private:
   // A link of a chain: the repeated rule's content, and how often the rule must and may come from there on.
   using Link = std::tuple<std::vector<int32_t>, int32_t, int32_t>;
   // A repetition by automata: the repeated rule as a regular expression, its least and its largest count.
   using Counted = std::tuple<std::string, int32_t, int32_t>;
-  enum class Role {
-    kLast,     // the rule is not repeated behind the automaton
-    kStep,     // the rule may be repeated behind the automaton
-    kFarStep,  // the rule may be repeated more often than a token can
-  };
 
   int32_t VisitRepeat(const GrammarExpr& repeat) override {
     const int32_t rule = repeat[0], min = repeat[1], max = repeat[2];
@@ -80,7 +73,7 @@ class Repetitions : public xgrammar::GrammarMutator {
     auto [first, is_new] = CountedId(unit, min, max);
     for (int32_t id = first; is_new;) {
       if ((max == kNoLimit ? min : max) <= kMostCopies) {
-        AddAutomaton(id, unit, min, max, Role::kLast);
+        AddAutomaton(id, unit, min, max, /*is_step=*/false);
         break;
       }
       std::vector<int32_t> choices;
@@ -89,10 +82,15 @@ class Repetitions : public xgrammar::GrammarMutator {
       }
       min = std::max(min - kStep, 0);
       if (max != kNoLimit) max -= kStep;
-      const int32_t step = Step(unit, IsFar(unit, max) ? Role::kFarStep : Role::kStep);
+      const auto [step, is_first] = steps_.try_emplace(unit.regex, 0);
+      if (is_first) {
+        step->second = builder_->AddEmptyRuleWithHint(cur_rule_name_ + "_step");
+        AddAutomaton(step->second, unit, kStep, kStep, /*is_step=*/true);
+      }
       int32_t next;
       std::tie(next, is_new) = CountedId(unit, min, max);
-      choices.push_back(builder_->AddSequence({builder_->AddRuleRef(step), builder_->AddRuleRef(next)}));
+      choices.push_back(
+          builder_->AddSequence({builder_->AddRuleRef(step->second), builder_->AddRuleRef(next)}));
       builder_->UpdateRuleBody(id, builder_->AddChoices(choices));
       num_branches_ += static_cast<int64_t>(choices.size());
       id = next;
@@ -100,53 +98,24 @@ class Repetitions : public xgrammar::GrammarMutator {
     return first;
   }
 
-  // Whether a step that at most `max` repetitions follow allows every token of repetitions alone, and no
-  // other token: the rule's last choice, which covers twice as many copies, allows the tokens with a quote.
-  bool IsFar(const Unit& unit, int32_t max) {
-    Beginning::Characters quote;
-    quote.set('"');
-    return (max == kNoLimit || max >= tokens_.longest) && tokens_.last_quote <= kMostCopies - kStep &&
-           Behind(unit).first == quote;
-  }
-
-  // The rule of the automaton of kStep copies.
-  int32_t Step(const Unit& unit, Role role) {
-    const auto [step, is_new] = steps_.try_emplace({unit.regex, role}, 0);
-    if (is_new) {
-      step->second = builder_->AddEmptyRuleWithHint(cur_rule_name_ + "_step");
-      AddAutomaton(step->second, unit, kStep, kStep, role);
-    }
-    return step->second;
-  }
-
-  // Gives the rule its body: an automaton that is told what may follow. xgrammar takes what it is told for
-  // exact, unless the automaton is the last element of another rule.
-  void AddAutomaton(int32_t id, const Unit& unit, int32_t min, int32_t max, Role role) {
-    const int32_t automaton = AddRegexRule(
-        unit.regex + CountText(min, max),
-        role == Role::kFarStep ? std::string(kExactLookaheadName) : cur_rule_name_ + "_automaton");
+  // Gives the rule its body: an automaton that is told what may follow. `is_step`: more repetitions may.
+  // xgrammar takes what it is told for exact, unless the automaton is the last element of another rule.
+  void AddAutomaton(int32_t id, const Unit& unit, int32_t min, int32_t max, bool is_step) {
+    const int32_t automaton = AddRegexRule(unit.regex + CountText(min, max));
     num_branches_ += std::max(min, max) * unit.branches;
     const int32_t only = builder_->AddSequence({builder_->AddRuleRef(automaton)});
     builder_->UpdateRuleBody(id, builder_->AddChoices({only}));
     const Beginning& behind = Behind(unit);
     if (behind.first.none() || behind.first.all()) return;
     std::vector<int32_t> lookahead;
-    if (role != Role::kLast) {
-      const int32_t more = AddRegexRule(unit.regex + "*", cur_rule_name_ + "_automaton");
-      lookahead.push_back(builder_->AddRuleRef(more));
-    }
-    if (role == Role::kFarStep) {
-      // The lookahead has no end within a token.
-      lookahead.push_back(builder_->AddByteString(std::vector<int32_t>{0}));
-    } else {
-      lookahead.push_back(AddClassOf(behind.first));
-      if (behind.second.any()) lookahead.push_back(AddClassOf(behind.second));
-    }
+    if (is_step) lookahead.push_back(builder_->AddRuleRef(AddRegexRule(unit.regex + "*")));
+    lookahead.push_back(AddClassOf(behind.first));
+    if (behind.second.any()) lookahead.push_back(AddClassOf(behind.second));
     builder_->UpdateLookaheadAssertion(automaton, builder_->AddSequence(lookahead));
   }
 
-  int32_t AddRegexRule(const std::string& regex, const std::string& name) {
-    const int32_t id = builder_->AddEmptyRuleWithHint(name);
+  int32_t AddRegexRule(const std::string& regex) {
+    const int32_t id = builder_->AddEmptyRuleWithHint(cur_rule_name_ + "_automaton");
     builder_->UpdateRuleBody(id, builder_->AddRegex(regex));
     return id;
   }
@@ -292,27 +261,17 @@ class Repetitions : public xgrammar::GrammarMutator {
   }
 
   const int64_t max_branches_;
-  const TokenLengths tokens_;
   std::map<Counted, int32_t> counted_;
-  std::map<std::pair<std::string, Role>, int32_t> steps_;  // by the unit's regular expression
-  std::map<std::string, Beginning> behind_;                // by the unit's regular expression
+  std::map<std::string, int32_t> steps_;     // automata of kStep copies, by the unit's regular expression
+  std::map<std::string, Beginning> behind_;  // by the unit's regular expression
   std::map<Link, int32_t> links_;
   int64_t num_branches_ = 0;
 };
 
 }  // namespace
 
-TokenLengths::TokenLengths(absl::Span<const std::string> tokens) {
-  for (const std::string& token : tokens) {
-    longest = std::max(longest, static_cast<int32_t>(token.size()));
-    const size_t quote = token.rfind('"');
-    if (quote != std::string::npos) last_quote = std::max(last_quote, static_cast<int32_t>(quote));
-  }
-}
-
-xgrammar::Grammar UnrollRepetitions(const xgrammar::Grammar& grammar, int64_t max_branches,
-                                    const TokenLengths& tokens) {
-  return Repetitions(max_branches, tokens).Apply(grammar);
+xgrammar::Grammar UnrollRepetitions(const xgrammar::Grammar& grammar, int64_t max_branches) {
+  return Repetitions(max_branches).Apply(grammar);
 }
 
 }  // namespace somnus

@@ -7,20 +7,8 @@
 #include <xgrammar/xgrammar.h>
 
 #include <cstdint>
-#include <string>
-
-#include "absl/types/span.h"
 
 namespace somnus {
-
-// The tokens of a vocabulary, as far as the automata below depend on them.
-struct TokenLengths {
-  TokenLengths() = default;
-  explicit TokenLengths(absl::Span<const std::string> tokens);
-
-  int32_t longest = 0;     // bytes of the longest token
-  int32_t last_quote = 0;  // bytes in front of the last quote in any token, the most of all tokens
-};
 
 // Returns an equal grammar. A repetition of a rule without references becomes rules in place of the count:
 //
@@ -30,17 +18,11 @@ struct TokenLengths {
 // where the first choice is there if min is at most 64. A text goes on in both choices, and the first choice
 // covers the place where the automaton of the second choice ends: a token of up to 32 characters lies within
 // one automaton, unless more than 64 repetitions are still needed. All repetitions of a rule share its
-// automata and their masks. Where the text behind begins with a quote and at least as many repetitions may
-// follow an automaton(32, 32) as the longest of `tokens` has bytes, the automaton's lookahead decides all
-// tokens exactly (MarkExactLookaheads in xgrammar_lookaheads.h): tokens of repetitions alone are allowed, and
-// tokens with a quote are left to the first choice, as no token has 32 bytes in front of a quote.
-//
-// xgrammar's automata of rules with starred classes accept too much, so repetitions
+// automata and their masks. xgrammar's automata of rules with starred classes accept too much, so repetitions
 // of such rules become chains of rules, with counts up to 1024. Repetitions of rules with references stay as
 // they are, as do repetitions of a single class of characters with a count up to 128, which xgrammar handles
 // well, counts above 65536, and all that would bring the branches of the copies above `max_branches`; a
 // shared automaton counts once. Throws what xgrammar throws.
-xgrammar::Grammar UnrollRepetitions(const xgrammar::Grammar& grammar, int64_t max_branches,
-                                    const TokenLengths& tokens);
+xgrammar::Grammar UnrollRepetitions(const xgrammar::Grammar& grammar, int64_t max_branches);
 
 }  // namespace somnus
