@@ -40,6 +40,7 @@ struct Shared {
   int64_t rows;
   std::vector<int16_t> first_bytes;  // of each token that adds text, for whole words of a mask
   WhitespaceTokens whitespace;
+  int32_t longest_token;  // in bytes
 
   WorkMeter::Limits compile_limits() const { return {limits.compile_bytes, limits.compile_time}; }
   // For a call of a matcher whose earlier calls hold `held` bytes.
@@ -317,8 +318,9 @@ class XgrammarCompiler : public GrammarCompiler {
       : tokenizer_(info),
         compiler_(info, /*max_threads=*/1, /*cache_enabled=*/true, options.shared_bytes,
                   /*enable_dynamic_compilation=*/true),
-        shared_(std::make_shared<const Shared>(Shared{
-            options.limits, vocabulary.rows, FirstBytesOf(vocabulary), WhitespaceTokens(vocabulary)})) {}
+        shared_(std::make_shared<const Shared>(Shared{options.limits, vocabulary.rows,
+                                                      FirstBytesOf(vocabulary), WhitespaceTokens(vocabulary),
+                                                      LongestTokenOf(vocabulary)})) {}
 
   absl::StatusOr<std::shared_ptr<const CompiledGrammar>> Compile(const GrammarSource& source) override {
     RETURN_IF_ERROR(CheckGrammarSource(source, shared_->limits));
@@ -326,9 +328,10 @@ class XgrammarCompiler : public GrammarCompiler {
     std::shared_ptr<const CompiledGrammar> result;
     int64_t held = 0;
     RETURN_IF_ERROR(Metered(shared_->compile_limits(), absl::StatusCode::kInvalidArgument, &held, [&] {
-      xgrammar::CompiledGrammar compiled =
-          compiler_.CompileGrammar(UnrollRepetitions(Parse(source), shared_->limits.max_chain_branches));
+      xgrammar::CompiledGrammar compiled = compiler_.CompileGrammar(
+          UnrollRepetitions(Parse(source), shared_->limits.max_chain_branches, shared_->longest_token));
       DropWrongLookaheads(&compiled);
+      TrustFarSteps(&compiled);
       result = std::make_shared<XgrammarGrammar>(std::move(compiled), MaxWhitespace(source), shared_);
       return absl::OkStatus();
     }));
@@ -348,6 +351,12 @@ class XgrammarCompiler : public GrammarCompiler {
     }
     for (const int32_t token : vocabulary.end_tokens) first_bytes[static_cast<size_t>(token)] = kNoByte;
     return first_bytes;
+  }
+
+  static int32_t LongestTokenOf(const GrammarVocabulary& vocabulary) {
+    size_t longest = 0;
+    for (const std::string& bytes : vocabulary.token_bytes) longest = std::max(longest, bytes.size());
+    return static_cast<int32_t>(longest);
   }
 
   xgrammar::Grammar Parse(const GrammarSource& source) const {

@@ -9,12 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/structured/xgrammar_follow.h"
 #include "coordinator/structured/xgrammar_log.h"
 // A header of xgrammar; xgrammar_log.h has to come first, in the place of a header that this one includes.
+#include "cpp/compiled_grammar_impl.h"
 #include "cpp/grammar_functor.h"
 #include "cpp/support/encoding.h"
 
@@ -31,6 +33,8 @@ constexpr int32_t kLongestUnrolled = 128;
 // begins. With more copies masks are quicker, but a compile takes a time in proportion to their square: 5 ms
 // for 64.
 constexpr int32_t kMostCopies = 64, kStep = 32;
+// In the names of the automata of far steps. No rule of a client's grammar has such a name.
+constexpr absl::string_view kFarMark = "#far";
 
 // A rule that is repeated: choices of sequences of strings and classes.
 struct Unit {
@@ -45,7 +49,8 @@ std::string CountText(int32_t min, int32_t max) {
 
 class Repetitions : public xgrammar::GrammarMutator {
  public:
-  explicit Repetitions(int64_t max_branches) : max_branches_(max_branches) {}
+  Repetitions(int64_t max_branches, int32_t longest_token)
+      : max_branches_(max_branches), longest_token_(longest_token) {}
 
  private:
   // A link of a chain: the repeated rule's content, and how often the rule must and may come from there on.
@@ -62,8 +67,8 @@ class Repetitions : public xgrammar::GrammarMutator {
     if (unit.regex.empty()) return VisitChained(repeat, rule, unit);
     if (const auto known = counted_.find(Counted(unit.regex, min, max)); known != counted_.end())
       return builder_->AddRuleRef(known->second);
-    const int64_t copies = links <= kMostCopies ? links : kMostCopies + kStep;
-    if (num_branches_ + copies * unit.branches + 2 * (links / kStep) > max_branches_)
+    const int64_t copies = links <= kMostCopies ? links : kMostCopies + 2 * kStep;
+    if (num_branches_ + copies * unit.branches + 3 * (links / kStep) > max_branches_)
       return VisitElement(repeat);
     return builder_->AddRuleRef(RuleOf(unit, min, max));
   }
@@ -87,10 +92,13 @@ class Repetitions : public xgrammar::GrammarMutator {
         step->second = builder_->AddEmptyRuleWithHint(cur_rule_name_ + "_step");
         AddAutomaton(step->second, unit, kStep, kStep, /*is_step=*/true);
       }
+      const bool is_far = max == kNoLimit || max >= longest_token_;
+      const int32_t far = is_far ? builder_->AddRuleRef(FarStep(unit)) : 0;
       int32_t next;
       std::tie(next, is_new) = CountedId(unit, min, max);
       choices.push_back(
           builder_->AddSequence({builder_->AddRuleRef(step->second), builder_->AddRuleRef(next)}));
+      if (is_far) choices.push_back(builder_->AddSequence({far, builder_->AddRuleRef(next)}));
       builder_->UpdateRuleBody(id, builder_->AddChoices(choices));
       num_branches_ += static_cast<int64_t>(choices.size());
       id = next;
@@ -114,8 +122,25 @@ class Repetitions : public xgrammar::GrammarMutator {
     builder_->UpdateLookaheadAssertion(automaton, builder_->AddSequence(lookahead));
   }
 
-  int32_t AddRegexRule(const std::string& regex) {
-    const int32_t id = builder_->AddEmptyRuleWithHint(cur_rule_name_ + "_automaton");
+  // The rule of a step behind which any number of repetitions may come, up to the end of a token. Tokens with
+  // other text behind the step are not among its masks; the ordinary step has these.
+  int32_t FarStep(const Unit& unit) {
+    const auto [far, is_new] = far_steps_.try_emplace(unit.regex, 0);
+    if (!is_new) return far->second;
+    const int32_t automaton = AddRegexRule(unit.regex + CountText(kStep, kStep), kFarMark);
+    num_branches_ += kStep * unit.branches;
+    // The byte stands in no text, so the lookahead never ends, and no token is left uncertain for what comes
+    // behind it.
+    const int32_t more = builder_->AddRuleRef(AddRegexRule(unit.regex + "*"));
+    const int32_t never = builder_->AddByteString(std::string("\xFF"));
+    builder_->UpdateLookaheadAssertion(automaton, builder_->AddSequence({more, never}));
+    const int32_t only = builder_->AddSequence({builder_->AddRuleRef(automaton)});
+    far->second = builder_->AddRuleWithHint(cur_rule_name_ + "_step", builder_->AddChoices({only}));
+    return far->second;
+  }
+
+  int32_t AddRegexRule(const std::string& regex, absl::string_view mark = "") {
+    const int32_t id = builder_->AddEmptyRuleWithHint(absl::StrCat(cur_rule_name_, "_automaton", mark));
     builder_->UpdateRuleBody(id, builder_->AddRegex(regex));
     return id;
   }
@@ -261,8 +286,10 @@ class Repetitions : public xgrammar::GrammarMutator {
   }
 
   const int64_t max_branches_;
+  const int32_t longest_token_;
   std::map<Counted, int32_t> counted_;
-  std::map<std::string, int32_t> steps_;     // automata of kStep copies, by the unit's regular expression
+  // Steps of kStep copies, by the unit's regular expression.
+  std::map<std::string, int32_t> steps_, far_steps_;
   std::map<std::string, Beginning> behind_;  // by the unit's regular expression
   std::map<Link, int32_t> links_;
   int64_t num_branches_ = 0;
@@ -270,8 +297,18 @@ class Repetitions : public xgrammar::GrammarMutator {
 
 }  // namespace
 
-xgrammar::Grammar UnrollRepetitions(const xgrammar::Grammar& grammar, int64_t max_branches) {
-  return Repetitions(max_branches).Apply(grammar);
+xgrammar::Grammar UnrollRepetitions(const xgrammar::Grammar& grammar, int64_t max_branches,
+                                    int32_t longest_token) {
+  return Repetitions(max_branches, longest_token).Apply(grammar);
+}
+
+void TrustFarSteps(xgrammar::CompiledGrammar* compiled) {
+  xgrammar::Grammar& grammar = (*compiled)->grammar;
+  for (int32_t id = 0; id < static_cast<int32_t>(grammar->NumRules()); ++id) {
+    auto& rule = grammar->GetRule(id);
+    const bool is_far = absl::StrContains(rule.name, kFarMark) && rule.lookahead_assertion_id >= 0;
+    if (is_far && !rule.is_exact_lookahead) rule.is_exact_lookahead = true;
+  }
 }
 
 }  // namespace somnus

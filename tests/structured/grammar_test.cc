@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/escaping.h"
@@ -14,6 +15,7 @@
 #include "coordinator/structured/schema_brackets.h"
 #include "coordinator/structured/schema_gate.h"
 #include "coordinator/structured/schema_named_members.h"
+#include "coordinator/structured/xgrammar_compiler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/limits.h"
@@ -162,8 +164,28 @@ class Grammars : public ::testing::Test {
     }
   }
 
-  const GrammarVocabulary vocabulary_ = SmallVocabulary();
-  const std::unique_ptr<GrammarCompiler> compiler_ = SmallCompiler();
+  explicit Grammars(GrammarVocabulary vocabulary = SmallVocabulary())
+      : vocabulary_(std::move(vocabulary)), compiler_(*NewXgrammarCompiler(vocabulary_, {})) {}
+
+  const GrammarVocabulary vocabulary_;
+  const std::unique_ptr<GrammarCompiler> compiler_;
+};
+
+// With tokens that go beyond an automaton of counted repetitions, as a vocabulary's rows of spaces do.
+class GrammarsOfLongTokens : public Grammars {
+ protected:
+  GrammarsOfLongTokens() : Grammars(Vocabulary()) {}
+
+  static GrammarVocabulary Vocabulary() {
+    GrammarVocabulary vocabulary = SmallVocabulary();
+    for (const int length : {31, 33, 64, 66, 100}) {
+      const std::string row(static_cast<size_t>(length), 'a');
+      vocabulary.token_bytes.push_back(row);
+      vocabulary.token_bytes.push_back(row + "y");
+    }
+    vocabulary.token_bytes.push_back(std::string(40, 'a') + "bcab");
+    return vocabulary;
+  }
 };
 
 TEST_F(Grammars, MasksAreThoseOfTheWalkOverBytes) {
@@ -176,6 +198,16 @@ TEST_F(Grammars, MasksAreThoseOfTheWalkOverBytes) {
     const int64_t bytes = grammar->bytes();
     for (uint32_t seed = 0; seed < 3; ++seed) Walk(*grammar, seed);
     EXPECT_EQ(grammar->bytes(), bytes) << "a mask was missing";
+  }
+}
+
+TEST_F(GrammarsOfLongTokens, MasksAreThoseOfTheWalkOverBytes) {
+  for (const char* pattern : {"x(a|bc){0,300}y", "x(a|bc){100,300}y", "x(a|bc){0,131}y", "x(a|bc){150,}y",
+                              "x(a|bc|[^a-z]){0,200}a{40,60}y", "x((a|bc){70,133}|(a|yb){0,400})y"}) {
+    SCOPED_TRACE(pattern);
+    const auto grammar = Compile(GrammarKind::kRegex, pattern);
+    ASSERT_NE(grammar, nullptr);
+    for (uint32_t seed = 0; seed < 6; ++seed) Walk(*grammar, seed);
   }
 }
 

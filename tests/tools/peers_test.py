@@ -15,10 +15,12 @@ from tools.fake_openai import FakeOpenAi
 
 PEERS = os.path.join(ROOT, "tools", "bench", "peers")
 SERVING_BENCH = os.path.join(BIN, "tools", "bench", "serving_bench")
-sys.path.insert(0, PEERS)
+sys.path[:0] = [PEERS, os.path.dirname(PEERS)]
 import flashinfer_kernels  # noqa: E402
 import gpu_ratios  # noqa: E402
+import grammar_peers  # noqa: E402
 import workload  # noqa: E402
+from mask_cost import renamed  # noqa: E402
 
 SMALL = "--num-requests 5 --input-len 5-9 --output-len 3-6"
 
@@ -78,7 +80,8 @@ class Missing(unittest.TestCase):
         """On a machine without a GPU none can run; which one is missing what depends on the Python."""
         for name, args in (("offline_peer.py", ("vllm", "--model", tiny("qwen3"))),
                            ("offline_peer.py", ("nano-vllm", "--model", tiny("qwen3"))),
-                           ("offline_peer.py", ("transformers", "--model", tiny("qwen3"))), ("flashinfer_kernels.py", ())):
+                           ("offline_peer.py", ("transformers", "--model", tiny("qwen3"))), ("flashinfer_kernels.py", ()),
+                           ("grammar_peers.py", (tiny("qwen3"),))):
             with self.subTest(name=name, args=args):
                 # -S: no site packages, so not even torch.
                 done = subprocess.run([sys.executable, "-S", os.path.join(PEERS, name), *args], capture_output=True, text=True,
@@ -95,6 +98,68 @@ class Missing(unittest.TestCase):
                 done = script("offline_peer.py", *args)
                 self.assertEqual(done.returncode, 2)
                 self.assertIn(word, done.stderr.splitlines()[-1])
+
+
+class TwoTokens(grammar_peers.Wheel):
+    """Stands in for an engine: allows token 0 and then token 33, the highest of its bits first negative, as in an int32."""
+
+    def prepare(self, case):
+        if case["kind"] == "regex":
+            raise grammar_peers.Refused("patterns")
+        return []
+
+    def matcher(self, grammar):
+        return []
+
+    def fill(self, matcher):
+        self.mask = [[0, 2] if matcher else [-(1 << 31) | 1, 0]]
+
+    def accept(self, matcher, token):
+        matcher.append(token)
+        return True
+
+    def complete(self, matcher):
+        return matcher[-1] == 33
+
+    def idle(self, matcher):
+        pass
+
+
+class Grammars(unittest.TestCase):
+    def test_every_text_is_one_of_its_grammar(self):
+        with tempfile.NamedTemporaryFile(suffix=".json") as result:
+            done = script("grammar_peers.py", tiny("qwen3"), "--engines", "somnus", "--rounds", "1", "--json", result.name)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found, = json.load(result)["rounds"]["somnus"]
+        cases = grammar_peers.run_grammar_bench(tiny("qwen3"), "--cases")["cases"]
+        titles = [case["name"] for case in cases if f"| {case['name']}, {len(case['tokens'])} tokens |" in done.stdout]
+        self.assertEqual(titles, list(found))
+        self.assertEqual(done.stdout.count("| somnus |"), len(cases))
+        for case in cases:
+            self.assertEqual(found[case["name"]]["prepared"]["calls"], grammar_peers.LATER_TEXTS * len(case["tokens"]))
+
+    def test_an_engine_that_refuses_a_token_has_no_times(self):
+        cases = [{"name": name, "kind": kind, "tokens": tokens} for name, kind, tokens in (
+            ("both", "json_schema", [0, 33]), ("highest bit", "json_schema", [31, 33]), ("not allowed", "json_schema", [0, 32]),
+            ("incomplete", "json_schema", [0]), ("grammar", "regex", [0, 33]))]
+        found = TwoTokens(None, {"cases": cases}).measure()
+        self.assertEqual({name: one.get("refused") for name, one in found.items()},
+                         {"both": None, "highest bit": None, "not allowed": "token 2 of 2, 32", "incomplete": "the end of the text",
+                          "grammar": "patterns"})
+        self.assertIn("refuses token 2 of 2, 32 |", grammar_peers.row("x", [found["not allowed"]]))
+        self.assertEqual(found["both"]["accept"]["calls"], grammar_peers.LATER_TEXTS * 2)
+
+    def test_wrong_engines(self):
+        done = script("grammar_peers.py", tiny("qwen3"), "--engines", "somnus,outlines")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("outlines", done.stderr)
+
+    def test_each_round_has_a_schema_of_its_own(self):
+        schema = {"type": "object", "$defs": {"a": {"enum": ["x", "y"]}}, "required": ["number"], "additionalProperties": False,
+                  "properties": {"number": {"type": "number"}, "kind": {"const": "z"}, "list": {"items": {"$ref": "#/$defs/a"}}}}
+        self.assertEqual(renamed(schema, 7), {
+            "type": "object", "$defs": {"a": {"enum": ["x7", "y7"]}}, "required": ["number7"], "additionalProperties": False,
+            "properties": {"number7": {"type": "number"}, "kind7": {"const": "z7"}, "list7": {"items": {"$ref": "#/$defs/a"}}}})
 
 
 class TransformersOnCpu(unittest.TestCase):

@@ -1,6 +1,5 @@
 #include "tools/bench/grammar/grammar_cases.h"
 
-#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -84,32 +83,33 @@ std::string TextOfLengths() {
 
 constexpr char kFreeText[] =
     R"({"summary": "The quick brown fox jumps over the lazy dog, and 12 others follow.", "parts": [{"a": 1, "b": [true, null]}, )"
-    R"("text with \"quotes\" and a \u00e9"], "nested": {"deep": {"deeper": {"x": -1.5e3}}}})";
+    R"("text with \"quotes\" and a é"], "nested": {"deep": {"deeper": {"x": -1.5e3}}}})";
 
-// The source that a server compiles: what the gate makes of a client's schema or pattern.
-std::string Gated(GrammarKind kind, const std::string& text) {
-  if (kind == GrammarKind::kJsonSchema)
-    return std::get<nlohmann::ordered_json>(GateSchemaText(text, {})).dump();
-  if (kind == GrammarKind::kRegex) return std::get<std::string>(GateRegex(text, {}));
-  return text;
-}
+// An engine that reads a length as one of characters without escapes takes this text, too.
+constexpr char kPlainTextOfLengths[] =
+    R"({"title": "The quick brown fox", "comment": "It jumps over the lazy dog and runs away from home because the )"
+    R"(weather is cold.", "body": "Nobody in the village had seen the fox before, and so they asked each other )"
+    R"(where it came from, what it ate in winter, and why it did not fear the dogs of the mill. An old man said )"
+    R"(that his grandfather had told him of such a fox: it came down from the hills when the snow was deep."})";
 
 }  // namespace
 
 std::vector<GrammarCase> GrammarCases() {
-  std::vector<GrammarCase> cases;
-  const auto add = [&cases](const char* name, GrammarKind kind, const std::string& text,
-                            std::string written) {
-    cases.push_back(
-        {name, {.kind = kind, .text = Gated(kind, text), .choices = {}, .layout = {}}, std::move(written)});
-  };
-  add("any JSON object", GrammarKind::kJsonObject, "", kFreeText);
-  add("a tool's arguments", GrammarKind::kJsonSchema, kToolCall, kToolCallText);
-  add("a schema of 10 kB", GrammarKind::kJsonSchema, LargeSchema(), LargeText());
-  add("strings with lengths", GrammarKind::kJsonSchema, kLengths, TextOfLengths());
-  add("a date by pattern", GrammarKind::kRegex, "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z",
-      "2026-11-29T13:00:00Z");
-  return cases;
+  return {{"any JSON object", GrammarKind::kJsonObject, "", kFreeText},
+          {"a tool's arguments", GrammarKind::kJsonSchema, kToolCall, kToolCallText},
+          {"a schema of 10 kB", GrammarKind::kJsonSchema, LargeSchema(), LargeText()},
+          {"strings with lengths", GrammarKind::kJsonSchema, kLengths, TextOfLengths()},
+          {"the same, no escapes", GrammarKind::kJsonSchema, kLengths, kPlainTextOfLengths},
+          {"a date by pattern", GrammarKind::kRegex, "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z",
+           "2026-11-29T13:00:00Z"}};
+}
+
+GrammarSource Gated(const GrammarCase& one) {
+  GrammarSource source{.kind = one.kind, .text = one.asked, .choices = {}, .layout = {}};
+  if (one.kind == GrammarKind::kJsonSchema)
+    source.text = std::get<nlohmann::ordered_json>(GateSchemaText(one.asked, {})).dump();
+  if (one.kind == GrammarKind::kRegex) source.text = std::get<std::string>(GateRegex(one.asked, {}));
+  return source;
 }
 
 }  // namespace somnus

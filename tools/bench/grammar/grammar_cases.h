@@ -10,10 +10,14 @@ namespace somnus {
 
 struct GrammarCase {
   std::string name;
-  GrammarSource source;
+  GrammarKind kind;
+  std::string asked;  // the client's schema or pattern; empty for a kind that has none
   std::string text;
 };
 
 std::vector<GrammarCase> GrammarCases();
+
+// The source that a server compiles: what the gate makes of the client's schema or pattern.
+GrammarSource Gated(const GrammarCase& one);
 
 }  // namespace somnus
