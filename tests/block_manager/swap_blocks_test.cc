@@ -130,6 +130,33 @@ TEST(SwapBlocksTest, MoreThanWasComputedMayBeFound) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
+// Else the table would have null blocks in its middle after the next swap, and a commit would reach them.
+TEST(SwapBlocksTest, ABeginningThatIsFoundAgainIsGivenBackAgain) {
+  BlockManagerOptions options = Options(12, 12);
+  options.attention_reach = 14;
+  BlockManager manager(options);
+  const std::vector<int32_t> tokens = Tokens(29);
+  AddComputed(&manager, 1, Tokens(28));
+  EXPECT_EQ(manager.GiveBackUnseen(1, 28), 3);
+  Copies outs, ins;
+  manager.swapped().SwapOut({{{1, 28}}}, &outs);
+  EXPECT_EQ(outs.size(), 4u);
+  ASSERT_EQ(manager.Allocate(2, Tokens(17), "", true, false), 16) << "the beginning has another reader";
+  ASSERT_EQ(manager.Allocate(3, Tokens(24, 100), "", false, false), 0) << "the other blocks are evicted";
+  manager.Free(3);
+  int64_t adopted = 0;
+  ASSERT_EQ(SwapIn(&manager, 1, tokens, true, false, &ins, &adopted), AllocStatus::kOk);
+  EXPECT_EQ(adopted, 16);
+  EXPECT_EQ(ins.size(), 3u);
+  EXPECT_EQ(manager.GiveBackUnseen(1, 29), 4);
+  manager.swapped().SwapOut({{{1, 28}}}, &outs);
+  ASSERT_EQ(SwapIn(&manager, 1, tokens, false, false, &ins, &adopted), AllocStatus::kOk);
+  manager.Commit(1, tokens, 28);
+  EXPECT_EQ(manager.pool().num_used(), 5 + 4)
+      << "the other reader's, and three that came back, and a new one";
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
 TEST(SwapBlocksTest, WhatWasForgottenDoesNotComeBackIntoThePrefixCache) {
   BlockManager manager(Options(20, 10));
   AddComputed(&manager, 1, Tokens(10));
