@@ -87,18 +87,6 @@ TEST_F(EngineKeepTest, ARequestGoesOnWhereItWas) {
   }
 }
 
-TEST_F(EngineKeepTest, ThePrefixCacheOutlivesTheSleep) {
-  Start();
-  ExpectTokens();
-  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-  ASSERT_TRUE(engine_->WakeUp({}).ok());
-  Ticket again = MakeTicket("b", 9, 3);
-  ASSERT_TRUE(engine_->Submit(again.request).ok());
-  ASSERT_TRUE(again.sink->Wait());
-  EXPECT_EQ(again.sink->num_cached_tokens(), 8);
-  EXPECT_EQ(again.sink->tokens(), Reference(again));
-}
-
 TEST_F(EngineKeepTest, WithoutTheOptionTheCacheIsDiscarded) {
   EngineOptions options = Keeping();
   options.keep_kv_on_sleep = false;
@@ -107,14 +95,6 @@ TEST_F(EngineKeepTest, WithoutTheOptionTheCacheIsDiscarded) {
   EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
   WakeUpAndEnd(/*recomputes=*/true);
   EXPECT_EQ(executor_->lifecycle_calls(), (Calls{"sleep 1", "wake kv_cache weights workspace"}));
-}
-
-TEST_F(EngineKeepTest, WhatDoesNotFitIsComputedAgain) {
-  Start(Keeping(true, /*num_host_blocks=*/2));
-  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-  EXPECT_EQ(engine_->Stats().used_host_blocks, 2) << "of its blocks, those of the cached prefix";
-  WakeUpAndEnd(/*recomputes=*/true);
-  EXPECT_EQ(engine_->Stats().num_preemptions, 1);
 }
 
 TEST_F(EngineKeepTest, ASleepKeepsNoMoreThanItMay) {
@@ -252,21 +232,6 @@ TEST_F(EngineKeepTest, AHostWithoutMemoryForItDoesNotKeepTheEngineFromSleeping) 
   ASSERT_EQ(calls.size(), 3u);
   EXPECT_EQ(calls[0].rfind("sleep 1 keep", 0), 0u);
   EXPECT_EQ(calls[1], "sleep 1");
-}
-
-TEST_F(EngineKeepTest, ARequestThatIsAbortedWhileItSleepsGivesItsBlocksBack) {
-  Start();
-  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-  engine_->Abort("a");
-  ASSERT_TRUE(ticket_.sink->Wait());
-  EXPECT_EQ(engine_->Stats().used_blocks, 0);
-  ASSERT_TRUE(engine_->WakeUp({}).ok());
-  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
-  Ticket again = MakeTicket("b", 9, 3);
-  ASSERT_TRUE(engine_->Submit(again.request).ok());
-  ASSERT_TRUE(again.sink->Wait());
-  EXPECT_EQ(again.sink->num_cached_tokens(), 8) << "its blocks were kept";
-  EXPECT_EQ(again.sink->tokens(), Reference(again));
 }
 
 TEST_F(EngineKeepTest, AResetOfThePrefixCacheReachesWhatIsKept) {

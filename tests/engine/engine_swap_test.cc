@@ -82,19 +82,6 @@ TEST_F(EngineSwapTest, NothingIsComputedTwice) {
   }
 }
 
-TEST_F(EngineSwapTest, NorIsItOverSleepsThatKeepTheCache) {
-  Start();
-  for (int i = 0; i < 10; ++i) {
-    ASSERT_TRUE(tickets_[0].sink->WaitForTokens(5 * (i + 1)));
-    ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-    ASSERT_TRUE(engine_->WakeUp({}).ok());
-  }
-  ExpectTokens();
-  EXPECT_EQ(Recomputed(), 0);
-  EXPECT_EQ(Sum(engine_->Stats().preemptions.by_recompute), 0);
-  EXPECT_GT(engine_->Stats().swaps.in_blocks, 0);
-}
-
 TEST_F(EngineSwapTest, AnAbortALevelTwoSleepAndALossLeaveNothingBehind) {
   Start();
   AwaitSwapped();
@@ -110,35 +97,6 @@ TEST_F(EngineSwapTest, AnAbortALevelTwoSleepAndALossLeaveNothingBehind) {
   executor_->Lose(absl::InternalError("rank 1 is gone"));
   ExpectTokens();
   EXPECT_EQ(engine_->Stats().num_recoveries, 1);
-}
-
-TEST_F(EngineSwapTest, CachedPrefixesOutliveASleepThatKeepsTheCacheAndNoDeeperOne) {
-  EngineOptions options = Swapping();
-  options.scheduler.blocks.enable_prefix_caching = true;
-  options.scheduler.host_prefix_caching = HostPrefixCaching::kOn;
-  Start(options);
-  for (const Ticket& ticket : tickets_) {
-    ASSERT_TRUE(ticket.sink->Wait());
-    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
-  }
-  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-  EXPECT_GT(engine_->Stats().cached_host_blocks, 0);
-  EXPECT_GT(engine_->Stats().swaps.stored_blocks, 0);
-  ASSERT_TRUE(engine_->WakeUp({}).ok());
-  EXPECT_GT(engine_->Stats().cached_host_blocks, 0);
-  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
-  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
-}
-
-TEST_F(EngineSwapTest, WithoutTheOptionASleepForgetsIt) {
-  EngineOptions options = Swapping();
-  options.keep_kv_on_sleep = false;
-  Start(options);
-  AwaitSwapped();
-  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
-  ASSERT_TRUE(engine_->WakeUp({}).ok());
-  ExpectTokens();
 }
 
 constexpr int64_t kBytesPerMillisecond = 4'000'000;  // that copies are assumed to make
