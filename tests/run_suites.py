@@ -25,9 +25,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CASE_LIMIT_S = 600
 MOST_AGAIN = 5
 # Files that take longer than the length of their text suggests, the longest first.
-LONG = ("cuda/barriers_test.py", "cluster/emulated_cpu_test.py", "cluster/pages_test.py", "cluster/smollm2_test.py", "cluster/slurm_test.py",
-        "cluster/several_models_adoption_test.py", "cluster/recovery_test.py", "cluster/accuracy_test.py", "cuda/gpu_tests_test.py",
-        "cluster/several_weights_test.py", "cluster/models_on_a_budget_test.py", "tools/sleep_bench_test.py")
+LONG = ("cuda/barriers_test.py", "cluster/hanging_files_test.py", "cluster/liveness_test.py", "cluster/recovery_test.py",
+        "cluster/smollm2_test.py", "tools/gpu_day_test.py", "cluster/poison_test.py", "cluster/slurm_test.py", "cluster/pages_test.py",
+        "cluster/emulated_cpu_test.py", "cluster/emulated_gpu_test.py", "cluster/accuracy_test.py", "cuda/gpu_tests_test.py",
+        "cluster/models_on_a_budget_test.py", "cluster/several_models_adoption_test.py")
 
 
 def end_case(*_):
