@@ -119,21 +119,6 @@ class CheckpointBackup(unittest.TestCase):
             self.assertEqual(cluster.tokens("The capital of France is"), wanted)
         self.assertEqual(cluster.stop(), 0)
 
-    def test_a_checkpoint_that_was_touched(self):
-        cluster = self.serve(self.model, "--dtype=bfloat16")
-        wanted = self.tokens(cluster)
-        self.sleep(cluster)
-        self.touch()
-        self.assert_lost(cluster)
-        self.admin(cluster, "/sleep?level=2")
-        self.assertEqual(self.file_bytes(cluster), 0)
-        self.admin(cluster, "/wake_up")
-        self.assertEqual(self.tokens(cluster), wanted, "the files have the same contents")
-        self.sleep(cluster)
-        self.admin(cluster, "/wake_up")
-        self.assertEqual(self.tokens(cluster), wanted)
-        self.assertEqual(cluster.stop(), 0)
-
     def test_another_checkpoint_in_its_place(self):
         other = swapped_layers(self.model, os.path.join(os.path.dirname(self.model), "other"))
         with Cluster(other, "--dtype=bfloat16", workers=2) as cluster:

@@ -15,7 +15,7 @@ from cluster.harness.fault_file import FaultFile
 from cluster.harness.other_weights import second_checkpoint
 from cluster.harness.streams import Round
 from cluster.harness.together import Together, complete, prompt
-from cluster.sleep_cycles_test import WITHOUT_POOLS, Sleeper, assert_nothing_grows, cycles
+from cluster.sleep_cycles_test import Sleeper
 from cluster.transition_faults_test import ASLEEP, AWAKE, WAKE, check_truth, post, resident, sleep
 
 WORKER = os.path.join(BIN, "tests", "cuda", "emulated_worker")
@@ -146,13 +146,13 @@ class EmulatedGpu(unittest.TestCase):
 
 
 class Sleeps(unittest.TestCase):
-    """Of GPUs, what vllm_sleep_assertions_test.py, sleep_cycles_test.py and weights_test.py ask of CPUs."""
+    """Of GPUs, what vllm_sleep_assertions_test.py and weights_test.py ask of CPUs."""
 
     CASE = next(case for case in cases(MODEL) if case["name"] == "prompt-17")
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = gpu_cluster(MODEL, 2, env=WITHOUT_POOLS)
+        cls.cluster = gpu_cluster(MODEL, 2)
         cls.addClassCleanup(cls.cluster.__exit__)
 
     def tokens(self, cluster):
@@ -188,9 +188,6 @@ class Sleeps(unittest.TestCase):
         for path, wanted in ((other, others), (tiny(MODEL), first)):
             self.cluster.cli("reload-weights", path)
             self.assertEqual(self.tokens(self.cluster), wanted)
-
-    def test_nothing_grows(self):
-        assert_nothing_grows(lambda: cycles(self.cluster, 10)[0])
 
 
 class StruckSleeps(unittest.TestCase):

@@ -134,17 +134,6 @@ class Tiny(unittest.TestCase):
                         for token in choice.get("token_ids") or []] for stream in streams]
                 self.assertEqual(got, alone)
 
-    def test_sleep_changes_no_tokens(self):
-        one = case("prompt-64")
-        for dtype in (FP8, INT8):
-            with self.subTest(dtype=dtype), Cluster(tiny(MODEL), FLOAT32, dtype, workers=2) as cluster:
-                before = cluster.tokens(one["prompt"], ignore_eos=True)
-                for level in ("1", "2"):
-                    cluster.cli("sleep", "--level", level)
-                    cluster.cli("wake-up")
-                    self.assertEqual(cluster.tokens(one["prompt"], ignore_eos=True), before)
-                self.assertEqual(cluster.stop(), 0)
-
 
 class Moved(unittest.TestCase):
     """Blocks of an int8 cache that forks copy, that are swapped out, and kept over a sleep: with their scales."""

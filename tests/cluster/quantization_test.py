@@ -1,4 +1,5 @@
-"""--quantization through the whole cluster: precision, ranks, sleep and reload, what status says, and what is refused."""
+"""--quantization through the whole cluster: precision, ranks, the status, and what is refused.
+tests/runner (quantized_model_test, online_quantization_test) has sleeps and updates."""
 import json
 import os
 import re
@@ -84,17 +85,6 @@ class Tiny(unittest.TestCase):
                 parting = next((i for i, pair in enumerate(zip(tokens, others)) if pair[0] != pair[1]), None)
                 if parting is not None:
                     self.assertLess(gaps[parting], TIE, f"{flag} {one['name']} position {parting}")
-
-    def test_sleep_and_reload_change_no_tokens(self):
-        prompt = next(one for one in expected(MODEL) if one["name"] == "prompt-64")["prompt"]
-        for flag in (INT8, INT4, FP8):
-            with self.subTest(flag=flag), Cluster(tiny(MODEL), "--dtype=bfloat16", flag, workers=2) as cluster:
-                before = cluster.tokens(prompt, ignore_eos=True)
-                for level in ("1", "2"):
-                    cluster.cli("sleep", "--level", level)
-                    cluster.cli("wake-up")
-                    self.assertEqual(cluster.tokens(prompt, ignore_eos=True), before, f"after level {level}")
-                self.assertEqual(cluster.stop(), 0)
 
     def test_random_weights_are_quantized_too(self):
         with Cluster(tiny(MODEL), "--load-format=dummy", INT8, workers=1) as cluster:
