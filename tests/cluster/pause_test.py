@@ -60,9 +60,6 @@ class Base(unittest.TestCase):
     def is_sleeping(self):
         return self.admin("/is_sleeping", method="GET").json["is_sleeping"]
 
-    def is_paused(self):
-        return self.admin("/is_paused", method="GET").json["is_paused"]
-
     def state(self):
         return self.cluster.status()["state"].removeprefix("ENGINE_STATE_")
 

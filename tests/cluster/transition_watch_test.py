@@ -1,6 +1,6 @@
 """Sleeps and wake-ups that somebody watches, with real processes: over gRPC, in the status, and by the bar of `somnus`.
 
-The workers are tests/worker:faulty_worker, one of which stops in the middle of a transition, as a long one would.
+The workers are tests/worker:faulty_worker. One of these workers stops in the middle of a transition, as in a long transition.
 """
 import json
 import os
@@ -11,7 +11,7 @@ import subprocess
 import threading
 import unittest
 
-from cluster.harness import SOMNUS, Cluster, expected, grpc, stubs, tiny, wait_until
+from cluster.harness import SOMNUS, expected, grpc, stubs, wait_until
 from cluster.poison_test import FaultyCluster
 
 MODEL = "llama-uneven"
@@ -156,14 +156,6 @@ class Held(unittest.TestCase):
         self.assertEqual(self.admin("/wake_up").status, 200)
         self.assertEqual(self.cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
 
-    def test_one_that_fails_is_aborted(self):
-        with Watcher(self.cluster) as watcher:
-            line = self.faulty.faults.set_moment("access#2", "fail@1")
-            self.assertNotEqual(self.admin("/wake_up").status, 200)
-            self.assertEqual(self.faulty.faults.strikes(line), 1)
-            watcher.wait_for(lambda message: message.ranks and all(
-                rank.progress.wakes_up and rank.progress.phase == "aborted" for rank in message.ranks), "both ranks are where they were")
-
     def test_the_bar_is_for_a_terminal(self):
         line = self.hold()
         master, terminal = pty.openpty()
@@ -194,22 +186,3 @@ class Held(unittest.TestCase):
         slept = json.loads(self.cluster.cli("sleep", "--json").stdout)
         self.assertEqual(slept["level"], 1)
         self.assertEqual(slept["report"]["tags"]["weights"], {"state": "backed_up", "changed": True})
-
-
-class Idle(unittest.TestCase):
-    def test_a_watcher_is_no_traffic(self):
-        with Cluster(tiny(MODEL), "--dtype=float32", "--idle-sleep-s=0.5", workers=1) as cluster, Watcher(cluster) as watcher:
-            wait_until(lambda: watcher.state() == "ASLEEP", END_S, "it sleeps by itself, though it is watched")
-            seen = len(watcher.messages)
-            wait_until(lambda: len(watcher.messages) > seen + 10, END_S, "more messages")
-            self.assertEqual(watcher.state(), "ASLEEP", "a watcher wakes nobody")
-
-
-class Replicas(unittest.TestCase):
-    def test_every_rank_of_every_replica_is_there(self):
-        with Cluster(tiny(MODEL), "--dtype=float32", "--data-parallel-size=2", workers=1) as cluster, Watcher(cluster) as watcher:
-            for target, state in (("/sleep", "ASLEEP"), ("/wake_up", "AWAKE")):
-                cluster.admin(target)
-                last = watcher.wait_for(lambda message, state=state: pb.EngineState.Name(message.state) == f"ENGINE_STATE_{state}", state)
-                self.assertEqual([(rank.replica, rank.rank, rank.progress.phase) for rank in last.ranks],
-                                 [(0, 0, "committed"), (1, 0, "committed")])

@@ -7,7 +7,6 @@ import select
 import stat
 import struct
 import tempfile
-import time
 import unittest
 
 HEADER = struct.Struct("<IIQQIIII")
