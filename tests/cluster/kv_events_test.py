@@ -1,4 +1,5 @@
-"""KV events through the whole cluster: who follows them, by HTTP or by gRPC, knows which blocks are cached, and where."""
+"""KV events through the whole cluster: a client that follows the events, by HTTP or by gRPC, knows which blocks are cached, and
+where."""
 import http.client
 import json
 import socket
@@ -12,7 +13,6 @@ MODEL = "llama-uneven"
 BLOCK = 16
 # 4 sequences of 512 tokens are 128 blocks of 16.
 FLAGS = ("--dtype=float32", "--max-num-seqs=4", "--max-num-batched-tokens=256", "--max-kv-events=4096")
-BLOCK_BYTES = 6144  # of a rank with two of the three KV heads, in float32
 PROMPT = [(17 * number) % 500 + 3 for number in range(100)]  # 6 full blocks, and 4 tokens
 END_S = 60
 
@@ -222,46 +222,6 @@ class KvEvents(unittest.TestCase):
             self.assertEqual((router.gaps, by_grpc.router.gaps), (0, 0))
             self.assertEqual(cluster.stop(), 0)
             wait_until(by_http.ended, END_S, "the end of the stream")
-
-    def test_what_goes_on_in_host_memory_is_in_another_medium(self):
-        swap_space = f"--swap-space={200 * BLOCK_BYTES * 3 // 2}"  # the only rank has all heads
-        with Cluster(tiny(MODEL), *FLAGS, "--prefix-cache-on-host=on", swap_space, workers=1) as cluster, \
-                HttpFollower(cluster) as by_http, GrpcFollower(cluster) as by_grpc:
-            router = by_http.router
-
-            def await_all():
-                cluster.wait_idle()
-                self.await_equal(cluster, by_http, by_grpc)
-
-            def expect_found(prompt):
-                await_all()
-                foretold = router.cached_tokens(prompt)
-                self.assertEqual(self.cached(cluster, prompt), foretold)
-                return foretold
-            self.assertEqual(cluster.metric("somnus:kv_host_blocks"), 200)
-            self.assertEqual(expect_found(PROMPT), 0)
-            for number in range(3, 9):
-                self.assertEqual(expect_found([number] * 470), 0)
-            await_all()
-            self.assertGreater(router.size("CPU"), 6)
-            prompts = {content[1] for content in router.caches[0]["GPU"].values()}
-            self.assertNotIn(tuple(PROMPT[:BLOCK]), prompts, "the device has lost it")
-            hits = cluster.metric("somnus:prefix_cache_host_hits_total")
-            self.assertEqual(expect_found(PROMPT), 96)
-            self.assertEqual(cluster.metric("somnus:prefix_cache_host_hits_total") - hits, 96)
-            with HttpFollower(cluster) as late:
-                self.await_equal(cluster, by_http, by_grpc, late)  # a snapshot has both media
-                self.assertGreater(late.router.snapshots, 0)
-            for number in range(20, 40):  # more than host memory has room for
-                self.assertEqual(expect_found([number] * 470), 0)
-            self.assertEqual(expect_found(PROMPT), 0, "host memory has lost it, too")
-            self.assertGreater(cluster.metric("somnus:prefix_cache_host_blocks_total", event="evicted"), 100)
-            cluster.admin("/reset_prefix_cache")
-            await_all()
-            self.assertEqual((router.size("GPU"), router.size("CPU")), (0, 0))
-            self.assertEqual(expect_found(PROMPT), 0)
-            self.assertEqual((router.gaps, by_grpc.router.gaps), (0, 0))
-            self.assertEqual(cluster.stop(), 0)
 
     def test_who_comes_back_goes_on_and_who_comes_late_gets_a_snapshot(self):
         with Cluster(tiny(MODEL), *FLAGS, workers=1) as cluster:
