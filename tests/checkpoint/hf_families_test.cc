@@ -1,4 +1,4 @@
-// What config.json says of each family beyond Llama's keys, in old and new spellings, and what is refused.
+// The keys of config.json for each family beyond Llama's, in old and new spellings, and refused values.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

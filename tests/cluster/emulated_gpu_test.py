@@ -127,7 +127,7 @@ class EmulatedGpu(unittest.TestCase):
 
         def ask(cluster, body):
             return complete(cluster, body)[0]["token_ids"]
-        # Of a request and a half, each of which needs five blocks of two layers, two heads, and K and V of 16 x 8 floats.
+        # Room for a request and a half: each request needs five blocks of two layers, two heads, and K and V of 16 x 8 floats.
         blocks, block_bytes = 8, 2 * 2 * 2 * 16 * 8 * 4
         with gpu_cluster(MODEL, 2, "--preemption=swap", "--no-enable-prefix-caching",
                          f"--kv-cache-memory-bytes={(blocks + 1) * block_bytes}") as cluster:
@@ -146,7 +146,7 @@ class EmulatedGpu(unittest.TestCase):
 
 
 class Sleeps(unittest.TestCase):
-    """Of GPUs, what vllm_sleep_assertions_test.py and weights_test.py ask of CPUs."""
+    """The cases of vllm_sleep_assertions_test.py and weights_test.py, of GPUs."""
 
     CASE = next(case for case in cases(MODEL) if case["name"] == "prompt-17")
 

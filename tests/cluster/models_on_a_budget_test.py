@@ -43,7 +43,7 @@ def schedule(seed):
 
 
 def naive_misses(names):
-    """Of a cache of the last AT_ONCE names."""
+    """The misses of a cache of the last AT_ONCE names."""
     last, misses = [], 0
     for name in names:
         misses += name not in last

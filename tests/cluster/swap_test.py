@@ -59,7 +59,7 @@ class Swap(unittest.TestCase):
         return cluster.metric("somnus:kv_host_blocks_used")
 
     def host_bytes(self, cluster):
-        """Of the host tiers, as the ranks say, and as the engine does."""
+        """The bytes of the host tiers, as the ranks say, and as the engine does."""
         ranks = sum(int(rank["host_bytes_by_tag"]["kv_cache"]) for rank in cluster.status()["ranks"])
         return ranks, cluster.metric("somnus:host_bytes", tag="kv_cache")
 

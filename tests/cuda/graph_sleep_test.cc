@@ -25,7 +25,7 @@ namespace {
 constexpr int kTokens = 6;
 constexpr int kRanks = 2;
 constexpr int kGraphs = 2 * kRanks;  // of 1 and 2 sequences
-// Of a few MiB in each layer, and as few as the sequence needs.
+// Caches of a few MiB in each layer, and of as few blocks as the sequence needs.
 constexpr int kBlocks = 4096, kFewBlocks = 8;
 
 #ifdef SOMNUS_CUDA_EMULATOR
@@ -34,7 +34,7 @@ constexpr int64_t kPage = 2 << 20;  // the driver's granularity
 
 using Pages = std::set<char*>;
 
-// What the ranks have mapped.
+// The memory that the ranks have mapped.
 class Mapped {
  public:
   void Add(void* address, int64_t bytes) {
@@ -78,7 +78,7 @@ int64_t Launches() { return cuda_emulated::emulator::CallsForGraphs().launches; 
 int64_t Available() { return GetEmulatedDeviceMemory().available; }
 #endif
 
-// What the ranks hold, and how often they captured.
+// The memory that the ranks hold, and how often the ranks captured.
 struct Footprint {
   int64_t kv_bytes = 0;
 #ifdef SOMNUS_CUDA_EMULATOR
