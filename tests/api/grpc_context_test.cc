@@ -1,4 +1,4 @@
-// The time that a client gives its call over gRPC, the call's user, the record of the call; and embeddings.
+// The time that a client gives a call over gRPC, the call's user, the record of the call; and embeddings.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ TEST_F(GrpcTimesTest, TheCallsOwnDeadlineAndItsTargetReachTheEngine) {
   ASSERT_TRUE(Drain(inference_->Generate(&context, Request("abc", 3)).get()).ok());
   const MonotonicTime after = MonotonicNow();
   const EngineRequest times = engine_->last_request();
-  // The wire has a timeout, and rounds it.
+  // The wire has a timeout, which is rounded.
   EXPECT_GE(times.deadline, before + absl::Seconds(990));
   EXPECT_LE(times.deadline, after + absl::Seconds(1010));
   EXPECT_GE(times.first_token_by, before + absl::Seconds(500));

@@ -1,4 +1,4 @@
-// The time that a client gives its request over HTTP, the request's user, and the record of the request.
+// The time that a client gives a request over HTTP, the request's user, and the record of the request.
 
 #include <gtest/gtest.h>
 

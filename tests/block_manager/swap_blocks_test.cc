@@ -120,7 +120,7 @@ TEST(SwapBlocksTest, MoreThanWasComputedMayBeFound) {
   BlockManager manager(Options(20, 10));
   ASSERT_EQ(manager.Allocate(1, Tokens(20), "", true, false), 0);
   Copies outs, ins;
-  manager.swapped().SwapOut({{{1, 4}}}, &outs);  // in the middle of its prompt
+  manager.swapped().SwapOut({{{1, 4}}}, &outs);  // in the middle of the prompt
   AddComputed(&manager, 2, Tokens(16));
   int64_t adopted = 0;
   ASSERT_EQ(SwapIn(&manager, 1, Tokens(20), true, false, &ins, &adopted), AllocStatus::kOk);
@@ -130,7 +130,8 @@ TEST(SwapBlocksTest, MoreThanWasComputedMayBeFound) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
-// Else the table would have null blocks in its middle after the next swap, and a commit would reach them.
+// Else the next swap would leave null blocks in the middle of the table, and a commit would reach these
+// blocks.
 TEST(SwapBlocksTest, ABeginningThatIsFoundAgainIsGivenBackAgain) {
   BlockManagerOptions options = Options(12, 12);
   options.attention_reach = 14;
@@ -197,7 +198,7 @@ TEST(SwapBlocksTest, ASleepSharesTheTierWithWhatIsSwappedOut) {
   EXPECT_EQ(manager.host().pool().num_used(), 0);
 }
 
-// The contents of blocks are modelled: each sequence finds its own after any number of swaps.
+// The contents of blocks are modelled: each sequence finds the right contents after any number of swaps.
 class RandomSwaps {
  public:
   explicit RandomSwaps(uint32_t seed) : random_(seed), manager_(Options(8 + Below(30), Below(20))) {}
@@ -251,7 +252,7 @@ class RandomSwaps {
   void SwapInOne(int64_t id, Live* sequence) {
     const int32_t used = manager_.pool().num_used(), on_host = manager_.host().pool().num_used();
     const int64_t size = Size(*sequence);
-    sequence->tokens.push_back(7);  // sampled while it was swapped out
+    sequence->tokens.push_back(7);  // sampled while the sequence was swapped out
     Copies copies;
     int64_t adopted = 0;
     if (SwapIn(&manager_, id, sequence->tokens, Below(2) == 0, true, &copies, &adopted) != AllocStatus::kOk) {

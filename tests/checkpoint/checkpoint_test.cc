@@ -155,7 +155,7 @@ TEST_F(DamagedCheckpoint, ConfigAndTensorsHaveToAgree) {
   EXPECT_THAT(Error(), HasSubstr("tensor model.layers.0.self_attn.q_proj.bias is missing"));
 }
 
-// As in transformers: a head that is stored although it should be tied is used when it differs.
+// As in transformers: a head that is stored although the head should be tied is used when the values differ.
 TEST_F(DamagedCheckpoint, AStoredHeadBesideATiedEmbedding) {
   Copy("qwen2");
   const std::string file = directory_ + "/model.safetensors";
@@ -292,7 +292,7 @@ TEST_F(DamagedCheckpoint, AGitLfsPointerIsCalledThat) {
               HasSubstr("m.gguf: a Git LFS pointer in place of the file"));
 }
 
-// A hub's cache is full of links. Without its end tokens or its chat template a model must not be served.
+// A hub's cache is full of links. Without end tokens or chat template a model must not be served.
 TEST_F(DamagedCheckpoint, ALinkToNothingIsNoMissingFile) {
   for (const char* file : {"model.safetensors", "config.json", "generation_config.json"}) {
     Copy("llama-uneven");

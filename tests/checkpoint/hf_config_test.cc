@@ -171,7 +171,7 @@ TEST(HfConfig, SlidingWindows) {
   EXPECT_THAT(windows(With(switched, "layer_types", mixed)), ElementsAre(128, 0));
   EXPECT_THAT(ErrorOf(With(switched, "layer_types", {"full_attention"})),
               HasSubstr("layer_types: shorter than num_hidden_layers"));
-  EXPECT_EQ(ErrorOf(With(Llama(), "sliding_window", 128)), "OK");  // Llama ignores it
+  EXPECT_EQ(ErrorOf(With(Llama(), "sliding_window", 128)), "OK");  // Llama ignores the key
   EXPECT_THAT(ErrorOf(With(qwen, "layer_types", {"full_attention", "sliding_attention"})),
               HasSubstr("layer_types"));
 }
@@ -191,7 +191,7 @@ TEST(HfConfig, OfSeveralArchitecturesTheFirstKnownCounts) {
   EXPECT_EQ(ErrorOf(config), "OK");
 }
 
-// Multimodal models keep the configuration of their text part inside.
+// Multimodal models keep the configuration of the text part inside.
 TEST(HfConfig, TheTextPartOfAWrapper) {
   json text = Llama();
   text.erase("eos_token_id");

@@ -59,7 +59,7 @@ TEST(HfFamilies, Gemma3InOldAndNewSpelling) {
               HasSubstr("UNIMPLEMENTED: config.json: use_bidirectional_attention"));
 }
 
-// Files of the text part may leave out what is the class's default, even the number of heads.
+// Files of the text part may leave out values that are the class's defaults, even the number of heads.
 TEST(HfFamilies, Gemma3InAWrapper) {
   json config = json::parse(R"({"architectures":["Gemma3ForConditionalGeneration"],"model_type":"gemma3",
     "text_config":{"model_type":"gemma3_text","hidden_size":2560,"intermediate_size":10240,

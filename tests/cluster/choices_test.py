@@ -1,6 +1,6 @@
 """Several choices of one prompt through whole clusters. Beam search gives transformers' answers on the tiny checkpoints, and
 the same answers beside greedy and sampled neighbours while sequences are preempted and the engine sleeps.
-A sampled choice has the tokens that it would have alone, and the prompt is computed once for all choices."""
+A sampled choice has the tokens of the same choice alone, and the prompt is computed once for all choices."""
 import json
 import os
 import unittest
@@ -99,7 +99,7 @@ class Beams(unittest.TestCase):
 
 class Choices(unittest.TestCase):
     def computed(self, cluster, **fields):
-        """(the choices' tokens, how many tokens were computed for them)"""
+        """(the choices' tokens, how many tokens were computed for the choices)"""
         before = cluster.metric(COMPUTED) or 0
         body = {"model": cluster.name, "prompt": PROMPT, "max_tokens": NUM_TOKENS, "ignore_eos": True, "temperature": 1.1,
                 "return_token_ids": True, **fields}

@@ -1,8 +1,8 @@
 """A table of crossings, over real processes: models with windows, with experts, with latent attention, with adapters and in stages,
-each under every disturbance. The tokens, their log-probabilities and the texts are those of a server of the same model that has
+each under every disturbance. The tokens, the log-probabilities and the texts are those of a server of the same model that has
 no drafts, no prefix cache, room for all, and one request at a time.
 
-A row of the table is a class: one subject, and one server for all of its cases. A column is a case of `Crossings`.
+A row of the table is a class: a subject, and a server for all of the cases. A column is a case of `Crossings`.
 """
 import json
 import os
@@ -53,7 +53,7 @@ def answers(cluster, body):
 
 
 class Crossings:
-    """The columns. A subclass is a row: the checkpoint, the flags that make it the subject, and the tensors of an update."""
+    """The columns. A subclass is a row: the checkpoint, the flags of the subject, and the tensors of an update."""
 
     variant, flags, workers = "", (), 2
     preemption = "swap"
@@ -116,7 +116,7 @@ class Crossings:
         self.cluster.wait_idle()
 
     def test_hits_of_the_prefix_cache(self):
-        # A turn, and the next one, which begins with the first one and a part of its answer.
+        # A turn, and the next turn, which begins with the first turn and a part of the answer.
         turn = self.cluster.complete(LONG["prompt"], model=self.requests[0]["model"], max_tokens=40, ignore_eos=True)
         tokens = LONG["prompt"] + self.wanted[0][0][0]
         self.assertEqual(turn["choices"][0]["token_ids"], tokens[90:130])
@@ -144,7 +144,7 @@ class Crossings:
         self.disturbed(lambda: self.cluster.admin("/reload_weights?mode=keep"))
 
     def update(self, chosen, change=lambda data: data):
-        """Sends the tensors whose names are `chosen`, changed, while requests are kept. Returns how many there were."""
+        """Sends the tensors whose names are `chosen`, changed, while requests are kept. Returns the number of tensors."""
         header, data = read_file(os.path.join(self.model, "model.safetensors"))
         names = [name for name in header if name != "__metadata__" and re.search(chosen, name)]
 
@@ -170,7 +170,7 @@ class Crossings:
         self.update(self.updated)
         self.assert_as_wanted()
         self.disturbed(lambda: self.update(""))
-        self.cluster.admin("/reload_weights")  # else a worker that is killed could not get them again
+        self.cluster.admin("/reload_weights")  # else a worker that is killed could not get the weights again
 
     def test_a_coordinator_adopts_the_workers(self):
         # Workers are adopted with version 1 of the weights alone.
@@ -194,7 +194,7 @@ class Crossings:
 
 
 class WindowsOfAllLayers(Crossings, unittest.TestCase):
-    """Running sequences give blocks back, so that the longest fits into fewer than its tokens. Sleeps at level 1 keep the blocks."""
+    """Running sequences give blocks back, so that the longest fits into fewer than the tokens fill. Sleeps at level 1 keep the blocks."""
 
     variant, updated, tight, flags = "mistral-window", r"self_attn\.[qk]_proj", 10, ("--keep-kv-on-sleep",)
 

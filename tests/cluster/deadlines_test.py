@@ -8,7 +8,7 @@ from cluster.harness import SMOLLM2, Cluster, expected, tiny
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
-# So many tokens that no machine makes them in the second that a request has.
+# More tokens than any machine makes in the second that a request has.
 ENDLESS = {"max_tokens": 4000, "ignore_eos": True}
 NEIGHBOUR = ("The old harbor was quiet that morning, and", 24)
 SECOND = {"X-Request-Timeout": "1.0"}

@@ -37,7 +37,7 @@ class Gateway:
         return self.stub.Generate(request, timeout=DEADLINE_S)
 
     def tokens(self, prompt, **options):
-        """(ids, GenerateComplete) of one choice."""
+        """(ids, GenerateComplete) of a single choice."""
         responses = list(self.generate(prompt, **options))
         completes = [response.complete for response in responses if response.HasField("complete")]
         assert len(completes) == 1, responses

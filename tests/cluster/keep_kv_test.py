@@ -16,11 +16,11 @@ ATTEMPTS = 10
 
 
 class Ended(Exception):
-    """The machine was so fast, or the test so slow, that a stream had ended before its engine slept."""
+    """The machine was so fast, or the test so slow, that a stream had ended before the engine slept."""
 
 
 class Stream:
-    """A streamed completion; `tokens` grows as they come."""
+    """A streamed completion; `tokens` grows with each event."""
 
     def __init__(self, cluster, prompt, max_tokens):
         self.prompt, self.max_tokens, self.tokens, self.error = prompt, max_tokens, [], None
@@ -37,7 +37,7 @@ class Stream:
         try:
             for event in self.events:
                 self.take(event)
-        except BaseException as error:  # shown by whoever joins it
+        except BaseException as error:  # shown by the joining thread
             self.error = error
 
     def join(self):

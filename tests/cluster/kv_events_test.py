@@ -24,7 +24,7 @@ def setUpModule():
 
 
 class Router:
-    """A router's picture of the events: by replica and medium, for each block's hash its parent, its tokens and its salt."""
+    """A router's picture of the events: by replica and medium, for each block's hash the parent, the tokens and the salt."""
 
     def __init__(self):
         self.caches, self.last, self.snapshots, self.gaps, self.cleared = {}, None, 0, 0, 0
@@ -38,7 +38,7 @@ class Router:
         media = self.caches.setdefault(batch["data_parallel_rank"], {"GPU": {}, "CPU": {}})
         for event in batch["events"]:
             self._apply(event, media)
-        self.last = batch["seq"]  # last of all: who waits for it finds all of the batch
+        self.last = batch["seq"]  # last of all: a waiting thread finds all of the batch
 
     def _apply(self, event, media):
         if event["type"] == "AllBlocksCleared":
@@ -61,7 +61,7 @@ class Router:
                 self.newest = max(self.newest, block)
 
     def cached_tokens(self, prompt, replica=0, salt=""):
-        """How many tokens of a prompt a replica has, by its events: what it would find of it."""
+        """How many tokens of a prompt a replica has in the cache, by the events of the replica."""
         parent, found = None, 0
         for medium in ("GPU", "CPU"):
             cache = self.caches.get(replica, {}).get(medium, {})
@@ -78,7 +78,7 @@ class Router:
 
 
 class HttpFollower:
-    """GET /kv_events, read by a thread of its own. A context manager."""
+    """GET /kv_events, read by a thread. A context manager."""
 
     def __init__(self, cluster, query="", headers=None, router=None):
         self.router = router or Router()
@@ -97,7 +97,7 @@ class HttpFollower:
                 elif line.startswith(b"data: "):
                     self.router.take(json.loads(line[6:]))
         except (OSError, http.client.HTTPException, ValueError, AttributeError):
-            pass  # it was closed
+            pass  # the connection was closed
         except (AssertionError, KeyError) as error:
             self.error = error
 

@@ -1,4 +1,4 @@
-"""How a cluster starts, ends and fails: every process is a real one, every signal too."""
+"""How a cluster starts, ends and fails: all processes and all signals are real."""
 import contextlib
 import os
 import platform
@@ -18,7 +18,7 @@ LONG = {"max_tokens": 450, "ignore_eos": True}
 FAILURE_S = 15
 # Workers leave this long after the coordinator was killed.
 ORPHAN_S = 45
-# Under this flag the loss of a worker is final (recovery_test.py loses workers without it).
+# Under this flag the loss of a worker is final (recovery_test.py loses workers without the flag).
 NO_RECOVERY = "--max-recoveries=0"
 FIRST_ISA, OTHER_ISA = ("neon", "neon_dotprod") if platform.machine() == "aarch64" else ("portable", "avx2")
 
@@ -224,7 +224,7 @@ class HandStartedWorkers:
 
 @contextlib.contextmanager
 def waiting_for_two_workers(*flags):
-    """A cluster, and the workers that the test starts for it."""
+    """A cluster, and the workers that the test starts for the cluster."""
     cluster_port, = free_ports(1)
     with HandStartedWorkers(cluster_port) as workers, \
             Cluster(tiny(MODEL), *flags, "--workers=remote:2", f"--cluster-port={cluster_port}", workers=0,

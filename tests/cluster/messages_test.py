@@ -60,7 +60,7 @@ def accumulate(events):
 
 
 def without_ids(message):
-    """The message without what is random or depends on earlier requests."""
+    """The message without the fields that are random or depend on earlier requests."""
     blocks = [{name: value for name, value in block.items() if name != "id"} for block in message["content"]]
     return {"content": blocks, "stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"],
             "output_tokens": message["usage"]["output_tokens"]}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pipelines of workers: the tokens of one stage, on one host and on two, and the load of experts. crossings_test.py has losses,
+"""Pipelines of workers: the tokens of a single stage, on a host and on two, and the load of experts. crossings_test.py has losses,
 sleeps, forms and drafts.
 
 As a script it measures steps of two hosts that divide the layers beside two hosts that divide each layer, in turns (needs root,
@@ -32,7 +32,7 @@ def stages(count, *flags):
 
 
 def answers(cluster):
-    """The answers that clients get at once: greedily, at random with penalties, with log-probabilities of their prompts."""
+    """The answers that clients get at once: greedily, at random with penalties, with log-probabilities of the prompts."""
     requests = []
     for i in range(8):
         fields = {"max_tokens": 24, "logprobs": 3, "ignore_eos": True, "seed": i}
@@ -75,7 +75,7 @@ class TwoStages(unittest.TestCase):
 
 
 class LoadOfExperts(unittest.TestCase):
-    """Each token that steps have computed counts once for each of its experts, in each layer that has experts, however the
+    """Each token that steps have computed counts once for each expert of the token, in each layer that has experts, however the
     workers divide the model."""
 
     layers, experts, experts_of_a_token = (0, 2), 7, 3  # as the checkpoint has them; layer 1 has no experts

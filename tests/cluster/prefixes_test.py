@@ -1,4 +1,4 @@
-"""Pinned prefixes through the whole cluster: they outlive every other prompt. PinsTest (tests/scheduler) and
+"""Pinned prefixes outlive every other prompt, through the whole cluster. PinsTest (tests/scheduler) and
 EnginePrefixesTest (tests/engine) have the events that lose a prefix, and ReplicaPrefixesTest (tests/replicas) has replicas."""
 import json
 import unittest

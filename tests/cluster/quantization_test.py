@@ -1,4 +1,4 @@
-"""--quantization through the whole cluster: precision, ranks, the status, and what is refused.
+"""--quantization through the whole cluster: precision, ranks, the status, and refusals.
 tests/runner (quantized_model_test, online_quantization_test) has sleeps and updates."""
 import json
 import os
@@ -10,7 +10,7 @@ import unittest
 
 from cluster.harness import ROOT, SOMNUS, Cluster, expected, tiny
 
-# Two ranks cut its matrices at whole blocks of 32; its layers have biases, its output matrix is the embedding.
+# Two ranks cut the matrices at whole blocks of 32; the layers have biases, the output matrix is the embedding.
 MODEL = "qwen2"
 FLOAT32, INT8, INT4, FP8 = "--dtype=float32", "--quantization=int8", "--quantization=int4", "--quantization=fp8"
 PACKED = os.path.join(ROOT, "tests", "data", "packed")
@@ -126,7 +126,7 @@ class Packed(unittest.TestCase):
                     self.assertEqual(re.search(note, cluster.log()) is not None, bool(flags))
                     self.assertNotIn("not computed here as it is stored", cluster.log())
             moved = [abs(a - b) for a, b in zip(*logprobs.values())]
-            # Fp8 rounds no activations: what moves is the order of sums.
+            # Fp8 rounds no activations: only the order of sums differs.
             self.assertLess(sum(moved) / len(moved), 1e-3 if stored == "fp8_e4m3" else 0.2, f"{name}: {moved}")
             if stored != "fp8_e4m3":
                 self.assertGreater(sum(moved), 0, name)

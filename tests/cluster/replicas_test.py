@@ -26,7 +26,7 @@ CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 
 
 class HealthWatch:
-    """Asks /health again and again until stop(): the set of the statuses that it got."""
+    """Asks /health again and again until stop(): the set of all statuses."""
 
     def __init__(self, cluster):
         self._cluster, self._over, self._seen = cluster, threading.Event(), set()
@@ -56,14 +56,14 @@ class Replicas(unittest.TestCase):
         return self.cluster.status()["replicas"]
 
     def running_round(self):
-        """A round under way, with a fifth of its tokens delivered."""
+        """A round under way, with a fifth of the tokens delivered."""
         enough = STREAMS * MAX_TOKENS // 5
         streams = Round(self.cluster, self.requests)
         wait_until(lambda: len(streams.token_times) > enough or streams.over(), HEAL_S, "tokens come", poll=0.005)
         return streams
 
     def stopped_round(self, replica):
-        """A round under way, and the replica's worker, which is stopped in the middle of it."""
+        """A round under way, and the replica's worker, which is stopped in the middle of the round."""
         pid = self.cluster.status()["ranks"][replica]["pid"]
         return begin_and_stop(pid, self.running_round, lambda: self.replicas()[replica]["num_requests_running"] > 0,
                               lambda streams: streams.check(self.expected)), pid
@@ -185,7 +185,7 @@ class Adoption(unittest.TestCase):
         cluster = self.run_dir.start()
         known = pids(cluster)
         kill(cluster)
-        lost = {(0, 1), (1, 0), (1, 1)}  # of replica 0 one worker, replica 1 as a whole
+        lost = {(0, 1), (1, 0), (1, 1)}  # a worker of replica 0, replica 1 as a whole
         for place in lost:
             os.kill(known[place], signal.SIGKILL)
         cluster = self.run_dir.start()
@@ -215,7 +215,7 @@ class Adoption(unittest.TestCase):
 
 
 class FailedReplica(unittest.TestCase):
-    """A replica whose workers were lost too often is tried again by itself; ReplicaRollTest (tests/replicas) has a roll."""
+    """A replica whose workers were lost too often is tried again unasked; ReplicaRollTest (tests/replicas) has a roll."""
 
     def lose(self, cluster, replica):
         os.kill(pids(cluster)[replica, 0], signal.SIGKILL)

@@ -34,7 +34,7 @@ def start(*flags):
 
 @functools.lru_cache(maxsize=None)
 def budget_for_one(*flags):
-    """Memory for one of the models, as measured where nothing bounds them."""
+    """Memory for a single model, as measured where nothing bounds the models."""
     with start(*flags) as cluster:
         cards = cluster.request("GET", "/v1/models").json["data"]
         assert {card["state"] for card in cards} == {"awake"}, cards

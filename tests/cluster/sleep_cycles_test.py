@@ -11,7 +11,7 @@ TAGS = ("weights", "kv_cache", "workspace")
 # Calls of the first cycles fill pools of the allocator, of gRPC and of threads.
 WARM_UP_CYCLES = 5
 GROWTH_KIB = 2048
-# The C library keeps an arena for a thread that once had none of its own, and stacks of threads that have ended: pools
+# The C library keeps an arena for a thread that once had no arena, and stacks of threads that have ended: pools
 # that grow at other moments, and hide the mappings that are looked for.
 WITHOUT_POOLS = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.pthread.stack_cache_size=0"}
 

@@ -14,7 +14,7 @@ PROMPT = [(37 * i + 3) % 500 for i in range(40)]
 
 
 class Collector:
-    """Takes spans at /v1/traces; while `status` is not 200 it refuses what comes."""
+    """Takes spans at /v1/traces; while `status` is not 200 all spans are refused."""
 
     def __init__(self, port=0):
         collector = self
@@ -47,7 +47,7 @@ class Collector:
         self.server.server_close()
 
     def spans(self):
-        """All spans so far, each with its attributes as a dictionary."""
+        """All spans so far, each with the attributes as a dictionary."""
         with self.lock:
             messages = list(self.messages)
         spans = []

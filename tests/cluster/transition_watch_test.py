@@ -26,7 +26,7 @@ def setUpModule():
 
 
 class Watcher:
-    """A stream of WatchTransition, read by a thread of its own. A context manager, whose end cancels it."""
+    """A stream of WatchTransition, read by a thread. A context manager; the end of the context cancels the stream."""
 
     def __init__(self, cluster, follow=True):
         self._channel = grpc.insecure_channel(f"127.0.0.1:{cluster.control_port}")
@@ -76,7 +76,7 @@ class Watcher:
 
 
 class Call(threading.Thread):
-    """A call of operators in a thread of its own."""
+    """A call of operators in a thread."""
 
     def __init__(self, cluster, target):
         super().__init__()
@@ -89,7 +89,7 @@ class Call(threading.Thread):
 
 
 class Held(unittest.TestCase):
-    """One rank stands still within a wake-up, at its second region."""
+    """A rank stands still within a wake-up, at the second region."""
 
     def setUp(self):
         self.faulty = FaultyCluster("", "--kv-cache-memory-bytes=16MiB")
@@ -132,7 +132,7 @@ class Held(unittest.TestCase):
             self.assertEqual(slow.phase, "map")
             self.assertGreater(slow.bytes_done, 0, "its first region is there")
             self.assertLess(slow.bytes_done, slow.bytes_total)
-            # Nothing waits for the transition but its call: neither the status nor another watcher.
+            # Nothing waits for the transition but the call: neither the status nor another watcher.
             status = self.cluster.status()
             self.assertEqual(status["state"], "ENGINE_STATE_WAKING")
             self.assertEqual([rank["transition"]["phase"] for rank in status["ranks"]], ["prepared", "map"])

@@ -217,7 +217,7 @@ TEST_F(GraphSleep, AnotherSizeOfTheKvCacheCapturesNothing) {
   }
 }
 
-// The graphs of an epoch name its group's buffers: they end with it, and their memory is released, also while
+// The graphs of an epoch name the group's buffers: graphs end with the group, with their memory, also while
 // the ranks sleep.
 TEST_F(GraphSleep, AnotherEpochReleasesGraphsAndCapturesThemAgain) {
   ASSERT_EQ(group_.Sleep(1), absl::OkStatus());

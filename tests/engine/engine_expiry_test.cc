@@ -1,4 +1,4 @@
-// Deadlines, and requests that are refused because their first token would come too late.
+// Deadlines, and requests that are refused because the first token would come too late.
 
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ class EngineExpiryTest : public ::testing::TestWithParam<bool> {
     return ticket;
   }
   MonotonicTime Now() const { return absl::Milliseconds(now_ms_.load()); }
-  // Time passes, and the loop looks at it, which a command makes it do.
+  // Time passes, and a command makes the loop look at the time.
   void Pass(int64_t seconds) {
     now_ms_ += 1000 * seconds;
     ASSERT_TRUE(engine_->Resume().ok());
@@ -168,7 +168,7 @@ TEST_P(EngineExpiryTest, ADeadlineThatIsOverEndsTheRequestBeforeAStep) {
 
 class HopelessTest : public EngineExpiryTest {
  protected:
-  // Three steps of 16 tokens, and the rest; each step takes at least one look.
+  // Three steps of 16 tokens, and the rest; each step takes at least a look.
   void Measure() {
     looks_ = true;
     ExpectServed(Submit(MakeTicket("measure", 50, 1, 300)));

@@ -1,4 +1,4 @@
-// Pinned prefixes of an engine: what may be pinned, and what becomes of pins in every state.
+// Pinned prefixes of an engine: which prefixes may be pinned, and the fate of pins in every state.
 
 #include <gtest/gtest.h>
 

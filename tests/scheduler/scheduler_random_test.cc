@@ -1,4 +1,4 @@
-// Random loads in which workers refuse requests and compute not-a-numbers: such errors end their own
+// Random loads in which workers refuse requests and compute not-a-numbers: such errors end only these
 // requests, and every other output is the reference's. The same load gives the same steps.
 // everything_random_test.cc has loads without such errors.
 
