@@ -3,8 +3,8 @@
 
 Usage: run_suites.py [--results CASES.tsv] [-k TEXT] [--jobs N] [FILE_test.py ...]
 Binaries come from bazel-bin (SOMNUS_BIN names another folder), the real model from SOMNUS_MODEL.
---jobs files run at once, each in a process of its own: most cases wait for servers that start. Each has a /dev/shm of its own,
-since cases look at the names there, and since servers count the memory of the machine there; where this user may mount none, one
+--jobs files run at once, each in a separate process: most cases wait for servers that start. Each has a separate /dev/shm,
+since cases look at the names there, and since servers count the memory of the machine there; where this user may mount none, a
 file runs after the other.
 --attempts 2: files of which some case failed run again, one after the other, with these cases alone. A case that passes then has
 the verdict FLAKY (report.py). Where more than MOST_AGAIN files failed, nothing runs again: that is no chance.
@@ -21,13 +21,14 @@ import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# The longest case takes a minute; one that hangs fails instead of taking the whole run with it.
+# The longest case takes a minute; a case that hangs fails, and the run goes on.
 CASE_LIMIT_S = 600
 MOST_AGAIN = 5
-# Files that take longer than the length of their text suggests, the longest first.
-LONG = ("cuda/barriers_test.py", "cluster/emulated_cpu_test.py", "cluster/pages_test.py", "cluster/smollm2_test.py", "cluster/slurm_test.py",
-        "cluster/several_models_adoption_test.py", "cluster/recovery_test.py", "cluster/accuracy_test.py", "cuda/gpu_tests_test.py",
-        "cluster/several_weights_test.py", "cluster/models_on_a_budget_test.py", "tools/sleep_bench_test.py")
+# Files that take longer than the length of the text suggests, the longest first.
+LONG = ("cuda/barriers_test.py", "cluster/hanging_files_test.py", "cluster/liveness_test.py", "cluster/recovery_test.py",
+        "cluster/smollm2_test.py", "tools/gpu_day_test.py", "cluster/poison_test.py", "cluster/slurm_test.py", "cluster/pages_test.py",
+        "cluster/emulated_cpu_test.py", "cluster/emulated_gpu_test.py", "cluster/accuracy_test.py", "cuda/gpu_tests_test.py",
+        "cluster/models_on_a_budget_test.py", "cluster/several_models_adoption_test.py")
 
 
 def end_case(*_):
@@ -35,7 +36,7 @@ def end_case(*_):
 
 
 class LineResult(unittest.TestResult):
-    """Prints a case as it ends, and keeps its verdict."""
+    """Prints a case at the end of the case, and keeps the verdict."""
 
     def __init__(self, file):
         super().__init__()
@@ -86,7 +87,7 @@ class LineResult(unittest.TestResult):
 
 
 def load(path):
-    """The suite of one file, as module <folder>.<file>."""
+    """The suite of a file, as module <folder>.<file>."""
     name = os.path.relpath(path, HERE)[:-len(".py")].replace(os.sep, ".")
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
@@ -103,7 +104,7 @@ def cases_of(suite):
             yield item
 
 
-# Ends with the command that follows, in a mount namespace of its own.
+# Ends with the command that follows, in a separate mount namespace.
 OWN_SHM = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
 
 
@@ -115,11 +116,11 @@ def can_mount():
 
 
 def run_in_process(path, slot, args, cases=()):
-    """One file, or some of its cases, in a process of its own; prints its output when it has ended. Returns a verdict by name."""
+    """A file, or some cases of the file, in a separate process; prints the output at the end. Returns a verdict by name."""
     with tempfile.NamedTemporaryFile("r", suffix=".tsv", encoding="utf-8") as results:
         command = [*OWN_SHM, sys.executable, os.path.abspath(__file__), "-k", args.k, "--jobs=1", "--results", results.name]
         command += [f"--case={case}" for case in cases] + [path]
-        # The harness gives each slot ports of its own.
+        # The harness gives each slot separate ports.
         env = {**os.environ, "SOMNUS_TEST_SLOT": f"{slot}/{args.jobs}"}
         process = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         text = process.stdout.decode("utf-8", errors="replace")
@@ -132,7 +133,7 @@ def run_in_process(path, slot, args, cases=()):
 
 
 def run_again(path, before, args):
-    """The verdicts of a file after its failed cases ran once more; the whole file, where a failure is no case's."""
+    """The verdicts of a file after the failed cases ran once more; the whole file, where a failure is no case's."""
     failed = [name for name, verdict in before.items() if verdict == "FAIL"]
     print(f"== again: {', '.join(failed)}", flush=True)
     again = run_in_process(path, 0, args, failed)

@@ -89,6 +89,9 @@ int32_t SwappedSequences::NeededToSwapIn(const HostTable& host, const BlockTable
 void SwappedSequences::FillFromHost(const HostTable& host, int32_t size,
                                     absl::flat_hash_map<int32_t, KvBlock*>* came_back, BlockTable* table,
                                     std::vector<BlockCopyOp>* swap_ins) {
+  // A table that begins with blocks of the prefix cache has these blocks instead of the null blocks, so that
+  // such a table has given back nothing but its own null blocks.
+  if (table->blocks.empty()) table->num_given_back = host.num_given_back;
   for (size_t i = table->blocks.size(); i < host.blocks.size(); ++i) {
     if (host.blocks[i] == kNone) {
       table->blocks.push_back(pool_.null_block());
@@ -103,7 +106,6 @@ void SwappedSequences::FillFromHost(const HostTable& host, int32_t size,
     }
     table->blocks.push_back(block->second);
   }
-  table->num_given_back = std::max(table->num_given_back, host.num_given_back);
   while (table->num_blocks() < size) table->blocks.push_back(pool_.Allocate());
 }
 

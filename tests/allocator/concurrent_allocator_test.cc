@@ -190,7 +190,7 @@ class ConcurrentAllocatorTest : public testing::TestWithParam<Case> {
       }
     }
 
-    // Of rows: what was wanted before and still is stays.
+    // Rows that were wanted before and are wanted still stay.
     void Resize() {
       Area* const area = SomeArea();
       if (area == nullptr) return;

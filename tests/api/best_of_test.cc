@@ -20,7 +20,7 @@ ChoiceUpdate Token(int32_t index, int32_t token, float logprob, FinishReason rea
 TEST(BestOfTest, TheLikeliestAreTheChoicesOnceAllHaveEnded) {
   BestOf best_of(/*num_prompts=*/2, /*n=*/2, /*best_of=*/3);
   std::vector<ChoiceUpdate> updates;
-  // Of the second prompt: candidates with -1, -3 and -2.
+  // The second prompt has candidates with -1, -3 and -2.
   best_of.Add(Token(3, 30, -0.5f), &updates);
   best_of.Add(Token(4, 40, -3, FinishReason::kLength), &updates);
   best_of.Add(Token(0, 0, -9, FinishReason::kStop), &updates);

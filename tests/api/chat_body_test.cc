@@ -1,4 +1,4 @@
-// What a Messages request becomes: the body of a chat request, and the inputs of its answer's calls.
+// A Messages request becomes the body of a chat request, and the calls of the answer get inputs.
 
 #include "coordinator/messages/chat_body.h"
 

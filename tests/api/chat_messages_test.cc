@@ -1,4 +1,4 @@
-// What the chat template gets of a request's messages, tools and other variables.
+// The chat template gets a request's messages, tools and other variables.
 
 #include <gtest/gtest.h>
 

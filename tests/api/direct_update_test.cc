@@ -27,7 +27,7 @@ class DirectUpdateTest : public GrpcServicesTest {
       message.mutable_progress();
       return stream->Write(message);
     }
-    // Of the fake, all chunks that have come to the workers have 7 bytes.
+    // All chunks that the workers of the fake have got have 7 bytes.
     bool Finish(int64_t num_bytes) {
       v1::UpdateWeightsRequest message;
       message.mutable_finish()->mutable_received()->set_num_bytes(num_bytes);

@@ -97,7 +97,7 @@ TEST_F(OpenApiTest, EachListedFieldIsReadAsItsTypeSays) {
       {"/v1/messages", {{"messages", {{{"role", "user"}, {"content", "abc"}}}}, {"max_tokens", 4}}},
       {"/v1/messages/count_tokens", {{"messages", {{{"role", "user"}, {"content", "abc"}}}}}},
   };
-  // What this model, which has no grammars, no reasoning and one name, refuses all the same.
+  // Fields that this model, which has no grammars, no reasoning and a single name, refuses all the same.
   const std::set<std::string> refused = {"model",        "structured_outputs",   "guided_json",
                                          "guided_regex", "guided_choice",        "guided_grammar",
                                          "dimensions",   "previous_response_id", "output_format"};

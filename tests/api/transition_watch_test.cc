@@ -69,7 +69,7 @@ class TransitionWatchTest : public GrpcServicesTest {
     };
     Start(ApiLimits{.max_transition_watchers = kMaxWatchers});
   }
-  // What rank 1 of replica 2 says; rank 0 does not reply.
+  // Rank 1 of replica 2 replies with this; rank 0 does not reply.
   void Set(EngineState state, const v1::TransitionProgress& progress) {
     absl::MutexLock lock(&mutex_);
     ranks_.assign(2, v1::RankStatus());

@@ -93,7 +93,7 @@ TEST_F(PlacedPages, ComeFromTheNode) {
 }
 
 TEST_F(PlacedPages, ComeFromSeveralNodesInTurns) {
-  // Of those that are asked for, the ones that this host has.
+  // Node 1023 is asked for, too, and this host does not have that node.
   ASSERT_TRUE(PlacePages(data_, kBytes, {0, 1023}).ok());
   memset(data_, 1, kBytes);
   EXPECT_EQ(PolicyAt(data_), "interleave:0");

@@ -1,4 +1,4 @@
-// What a service manager is told, with a socket that the test listens on in its place.
+// The messages to a service manager, in whose place the test listens on a socket.
 
 #include "base/service_manager.h"
 

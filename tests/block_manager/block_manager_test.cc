@@ -203,7 +203,7 @@ TEST(BlockManagerTest, ALimitIsForNowAndTheWholeForEver) {
   EXPECT_EQ(manager.CanAppend(1, 24), AllocStatus::kOk) << "what it has beyond the limit stays";
   EXPECT_EQ(manager.CanAppend(1, 80), AllocStatus::kLater);
   EXPECT_EQ(manager.CanAppend(1, 81), AllocStatus::kNever);
-  // Of the sequence's six blocks only four become free again.
+  // Only four of the sequence's six blocks become free again.
   BlockManager::FreedBlocks freed;
   freed.Add(manager, 1);
   EXPECT_EQ(freed.count(), 4);

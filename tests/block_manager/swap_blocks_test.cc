@@ -120,13 +120,41 @@ TEST(SwapBlocksTest, MoreThanWasComputedMayBeFound) {
   BlockManager manager(Options(20, 10));
   ASSERT_EQ(manager.Allocate(1, Tokens(20), "", true, false), 0);
   Copies outs, ins;
-  manager.swapped().SwapOut({{{1, 4}}}, &outs);  // in the middle of its prompt
+  manager.swapped().SwapOut({{{1, 4}}}, &outs);  // in the middle of the prompt
   AddComputed(&manager, 2, Tokens(16));
   int64_t adopted = 0;
   ASSERT_EQ(SwapIn(&manager, 1, Tokens(20), true, false, &ins, &adopted), AllocStatus::kOk);
   EXPECT_EQ(adopted, 16);
   EXPECT_TRUE(ins.empty());
   EXPECT_EQ(manager.host().pool().num_used(), 0);
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+// Else the next swap would leave null blocks in the middle of the table, and a commit would reach these
+// blocks.
+TEST(SwapBlocksTest, ABeginningThatIsFoundAgainIsGivenBackAgain) {
+  BlockManagerOptions options = Options(12, 12);
+  options.attention_reach = 14;
+  BlockManager manager(options);
+  const std::vector<int32_t> tokens = Tokens(29);
+  AddComputed(&manager, 1, Tokens(28));
+  EXPECT_EQ(manager.GiveBackUnseen(1, 28), 3);
+  Copies outs, ins;
+  manager.swapped().SwapOut({{{1, 28}}}, &outs);
+  EXPECT_EQ(outs.size(), 4u);
+  ASSERT_EQ(manager.Allocate(2, Tokens(17), "", true, false), 16) << "the beginning has another reader";
+  ASSERT_EQ(manager.Allocate(3, Tokens(24, 100), "", false, false), 0) << "the other blocks are evicted";
+  manager.Free(3);
+  int64_t adopted = 0;
+  ASSERT_EQ(SwapIn(&manager, 1, tokens, true, false, &ins, &adopted), AllocStatus::kOk);
+  EXPECT_EQ(adopted, 16);
+  EXPECT_EQ(ins.size(), 3u);
+  EXPECT_EQ(manager.GiveBackUnseen(1, 29), 4);
+  manager.swapped().SwapOut({{{1, 28}}}, &outs);
+  ASSERT_EQ(SwapIn(&manager, 1, tokens, false, false, &ins, &adopted), AllocStatus::kOk);
+  manager.Commit(1, tokens, 28);
+  EXPECT_EQ(manager.pool().num_used(), 5 + 4)
+      << "the other reader's, and three that came back, and a new one";
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
@@ -170,7 +198,7 @@ TEST(SwapBlocksTest, ASleepSharesTheTierWithWhatIsSwappedOut) {
   EXPECT_EQ(manager.host().pool().num_used(), 0);
 }
 
-// The contents of blocks are modelled: each sequence finds its own after any number of swaps.
+// The contents of blocks are modelled: each sequence finds the right contents after any number of swaps.
 class RandomSwaps {
  public:
   explicit RandomSwaps(uint32_t seed) : random_(seed), manager_(Options(8 + Below(30), Below(20))) {}
@@ -224,7 +252,7 @@ class RandomSwaps {
   void SwapInOne(int64_t id, Live* sequence) {
     const int32_t used = manager_.pool().num_used(), on_host = manager_.host().pool().num_used();
     const int64_t size = Size(*sequence);
-    sequence->tokens.push_back(7);  // sampled while it was swapped out
+    sequence->tokens.push_back(7);  // sampled while the sequence was swapped out
     Copies copies;
     int64_t adopted = 0;
     if (SwapIn(&manager_, id, sequence->tokens, Below(2) == 0, true, &copies, &adopted) != AllocStatus::kOk) {

@@ -54,7 +54,7 @@ std::string Single() {
   return directory;
 }
 
-// What has become of the files since `before`.
+// The change of the files since `before`.
 std::string Change(const CheckpointStamp& before, const std::string& path) {
   const absl::Status status = CheckSameFiles(before, Take(path));
   EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
@@ -81,7 +81,7 @@ TEST(CheckpointStampTest, EveryPartOfAGguf) {
               ElementsAre("m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf"));
   fs::remove(stem + "-00002-of-00003.gguf");
   EXPECT_EQ(Change(before, path), "m-00002-of-00003.gguf is gone");
-  // Of a name that is no first part the file is alone.
+  // A file whose name is no first part is alone.
   WriteFile(stem + "-00002-of-00099999.gguf", "one");
   EXPECT_EQ(Take(stem + "-00002-of-00099999.gguf").files.size(), 1);
 }

@@ -82,7 +82,7 @@ TEST(FingerprintTest, EveryPropertyOfTheTableCounts) {
                                                      {{"b", {5}}, {"a", {2, 3}}}}) {
     EXPECT_NE(Of(Directory(SafetensorsOf(tensors))), base) << tensors[0].first << " " << tensors.size();
   }
-  // Of one size, at one place, with the same bytes: the type alone differs.
+  // Tensors of the same size, place and bytes: the type alone differs.
   const auto typed = [](const char* type) {
     return SafetensorsFile(
         absl::StrCat(R"({"a":{"dtype":")", type, R"(","shape":[8],"data_offsets":[0,16]}})"),

@@ -16,21 +16,6 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(HfConfig, Llama) {
-  const ModelConfig model = Good(Llama());
-  EXPECT_STREQ(model.family->model_type, "llama");
-  EXPECT_EQ(model.head_dim, 16);
-  EXPECT_EQ(model.num_kv_heads, 2);
-  EXPECT_EQ(model.rope.type, RopeConfig::Type::kDefault);
-  EXPECT_EQ(model.rope.theta, 10000.0);
-  EXPECT_FALSE(model.tie_word_embeddings);
-  EXPECT_FALSE(model.attention_qkv_bias || model.attention_out_bias || model.mlp_bias ||
-               model.family->qk_norm);
-  EXPECT_EQ(model.stored_type, StorageType::kBF16);
-  EXPECT_THAT(model.eos_token_ids, ElementsAre(2));
-  EXPECT_FALSE(model.generation.temperature.has_value());
-}
-
 TEST(HfConfig, OptionsOfLlama) {
   json config = Llama();
   config.update(
@@ -186,7 +171,7 @@ TEST(HfConfig, SlidingWindows) {
   EXPECT_THAT(windows(With(switched, "layer_types", mixed)), ElementsAre(128, 0));
   EXPECT_THAT(ErrorOf(With(switched, "layer_types", {"full_attention"})),
               HasSubstr("layer_types: shorter than num_hidden_layers"));
-  EXPECT_EQ(ErrorOf(With(Llama(), "sliding_window", 128)), "OK");  // Llama ignores it
+  EXPECT_EQ(ErrorOf(With(Llama(), "sliding_window", 128)), "OK");  // Llama ignores the key
   EXPECT_THAT(ErrorOf(With(qwen, "layer_types", {"full_attention", "sliding_attention"})),
               HasSubstr("layer_types"));
 }
@@ -206,7 +191,7 @@ TEST(HfConfig, OfSeveralArchitecturesTheFirstKnownCounts) {
   EXPECT_EQ(ErrorOf(config), "OK");
 }
 
-// Multimodal models keep the configuration of their text part inside.
+// Multimodal models keep the configuration of the text part inside.
 TEST(HfConfig, TheTextPartOfAWrapper) {
   json text = Llama();
   text.erase("eos_token_id");

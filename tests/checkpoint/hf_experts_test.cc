@@ -1,4 +1,4 @@
-// What config.json says of a mixture of experts, in the spellings of several releases, and what is refused.
+// The keys of config.json for a mixture of experts, in the spellings of several releases, and refused values.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

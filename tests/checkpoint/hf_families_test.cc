@@ -1,4 +1,4 @@
-// What config.json says of each family beyond Llama's keys, in old and new spellings, and what is refused.
+// The keys of config.json for each family beyond Llama's, in old and new spellings, and refused values.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(HfFamilies, Gemma3InOldAndNewSpelling) {
               HasSubstr("UNIMPLEMENTED: config.json: use_bidirectional_attention"));
 }
 
-// Files of the text part may leave out what is the class's default, even the number of heads.
+// Files of the text part may leave out values that are the class's defaults, even the number of heads.
 TEST(HfFamilies, Gemma3InAWrapper) {
   json config = json::parse(R"({"architectures":["Gemma3ForConditionalGeneration"],"model_type":"gemma3",
     "text_config":{"model_type":"gemma3_text","hidden_size":2560,"intermediate_size":10240,
@@ -87,18 +87,6 @@ TEST(HfFamilies, Gemma2CapsUnlessNull) {
   EXPECT_EQ(plain.logits_softcap, 0);
 }
 
-TEST(HfFamilies, MinistralScalesQueries) {
-  const ModelConfig model = Good(Of("Ministral3", R"({"rope_parameters":{"rope_type":"yarn","rope_theta":1e6,
-    "factor":16.0,"original_max_position_embeddings":128,"mscale":1.0,"mscale_all_dim":1.0,
-    "llama_4_scaling_beta":0.1}})"));
-  EXPECT_EQ(model.query_temperature, 0.1);
-  EXPECT_EQ(model.rope.original_max_position_embeddings, 128);
-  EXPECT_EQ(model.rope.attention_factor, 1);
-  EXPECT_EQ(model.max_position_embeddings, 2048);
-  EXPECT_EQ(model.head_dim, 128);
-  EXPECT_THAT(ErrorOf(Of("Ministral3")), HasSubstr("config.json: rope_parameters: missing"));
-}
-
 TEST(HfFamilies, SmolLm3LeavesOutRotations) {
   const auto ropes = [](const json& config) {
     const ModelConfig model = Good(config);
@@ -114,16 +102,6 @@ TEST(HfFamilies, SmolLm3LeavesOutRotations) {
   const json windowed = Of("SmolLM3", R"({"no_rope_layers":[0,1],"sliding_window":8})");
   EXPECT_THAT(Windows(Good(windowed)), ElementsAre(0, 0));
   EXPECT_THAT(Windows(Good(With(windowed, "use_sliding_window", true))), ElementsAre(8, 0));
-}
-
-TEST(HfFamilies, GraniteHasFourNumbers) {
-  const ModelConfig model = Good(Of("Granite", R"({"embedding_multiplier":12,"attention_multiplier":0.0078125,
-    "residual_multiplier":0.22,"logits_scaling":8})"));
-  EXPECT_EQ(model.embedding_scale, 12);
-  EXPECT_EQ(model.attention_scale, 0.0078125);
-  EXPECT_EQ(model.residual_scale, 0.22);
-  EXPECT_EQ(model.logits_scale, 0.125);
-  EXPECT_THAT(ErrorOf(Of("Granite", R"({"logits_scaling":0})")), HasSubstr("logits_scaling: not above zero"));
 }
 
 // Python's json writes numbers that JSON does not have: transformers so writes a hybrid's time_step_limit.
@@ -166,16 +144,6 @@ TEST(HfFamilies, GraniteHybridsOfAttentionAlone) {
   EXPECT_THAT(ErrorOf(With(config, "num_local_experts", 8)), HasSubstr("num_local_experts: a mixture"));
 }
 
-TEST(HfFamilies, OlmoExtendsFullLayersAlone) {
-  const ModelConfig model = Good(Of("Olmo3", R"({"num_hidden_layers":4,"sliding_window":64,"rope_theta":5e5,
-    "rope_scaling":{"rope_type":"yarn","factor":8,"original_max_position_embeddings":128}})"));
-  EXPECT_THAT(Windows(model), ElementsAre(64, 64, 64, 0));
-  EXPECT_EQ(model.rope.type, RopeConfig::Type::kYarn);
-  EXPECT_EQ(model.local_rope.type, RopeConfig::Type::kDefault);
-  EXPECT_EQ(model.local_rope.theta, 5e5);
-  EXPECT_TRUE(Good(Of("Olmo2")).family->qk_norm_wide);
-}
-
 TEST(HfFamilies, PartialRotation) {
   EXPECT_EQ(Good(Of("Glm4", R"({"head_dim":12})")).rope.rotary_dim, 6);
   EXPECT_EQ(Good(Of("Phi3")).rope.rotary_dim, 0);
@@ -211,7 +179,9 @@ TEST(HfFamilies, LongRopeInAllSpellings) {
   }
 }
 
-TEST(HfFamilies, UnknownKindsOfLayersAreRefused) {
+TEST(HfFamilies, WrongOrMissingKeysAreNamed) {
+  EXPECT_THAT(ErrorOf(Of("Ministral3")), HasSubstr("config.json: rope_parameters: missing"));
+  EXPECT_THAT(ErrorOf(Of("Granite", R"({"logits_scaling":0})")), HasSubstr("logits_scaling: not above zero"));
   EXPECT_THAT(ErrorOf(Of("Gemma2", R"({"layer_types":["sliding_attention","linear_attention"]})")),
               HasSubstr("layer_types: a layer of kind \"linear_attention\""));
   EXPECT_THAT(ErrorOf(Of("Llama", R"({"layer_types":["sliding_attention","full_attention"]})")),

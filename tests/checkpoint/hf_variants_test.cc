@@ -67,7 +67,7 @@ std::string Text(const RopeConfig& rope) {
                       " factors ", absl::StrJoin(rope.freq_factors, ","));
 }
 
-// What the spellings are about.
+// The fields that the spellings set.
 std::string Text(const ModelConfig& model) {
   std::string text = absl::StrCat(Text(model.rope), " | ", Text(model.local_rope), " | positions ",
                                   model.max_position_embeddings, " heads ", model.num_kv_heads, " of ",

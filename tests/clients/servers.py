@@ -1,4 +1,4 @@
-"""What all drives share: the two servers, and the base classes of cases against each.
+"""The parts that all drives share: the two servers, and the base classes of cases against each.
 
 A drive is a file NAME_drive.py that uses one client library as its users do. run.sh makes the Python environment and runs
 all drives in one process, so that the servers start once. Every case either works, or the server refuses with a message

@@ -21,9 +21,9 @@ import perplexity  # noqa: E402
 GOLDEN = os.path.join(ROOT, "tests", "data", f"perplexity_{MODEL}.json")
 DTYPES, ONLINE, FP8_FILE = ("float32", "bfloat16", "float16"), ("int8", "int4", "fp8"), "fp8 file"
 BF16 = "--dtype=bfloat16"
-# Of each run: its mean Kullback-Leibler divergence from the golden, by how much the logarithm of its perplexity is off, and,
-# of a file's type, its divergence from the same file in float32. Measured on a CPU with AMX; other sets differ in the
-# last bits of sums, and those without BF16 do not round activations of bf16 weights.
+# By run: the mean Kullback-Leibler divergence from the golden, by how much the logarithm of the perplexity is off, and, for a
+# type of a file, the divergence from the same file in float32. Measured on a CPU with AMX; other sets differ in the last bits
+# of sums, and sets without BF16 do not round activations of bf16 weights.
 MEASURED = {
     "float32": (0.0, 0.0), "float16": (0.000012, 0.0001), "bfloat16": (0.000925, 0.0042),
     "int8": (0.006407, 0.0082), "int4": (0.414466, 0.5975), "fp8": (0.047140, 0.0224), FP8_FILE: (0.055528, 0.0970),

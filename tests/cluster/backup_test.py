@@ -20,7 +20,7 @@ def setUpModule():
 
 class Backup(unittest.TestCase):
     def assert_the_engine_knows(self, cluster):
-        """The bytes that the ranks hold, resident and on the host: the engine has them from the ranks' transitions."""
+        """The bytes that the ranks hold, resident and on the host: the engine has these numbers from the ranks' transitions."""
         ranks = cluster.status()["ranks"]
         for metric, field in (("somnus:resident_bytes", "bytes_by_tag"), ("somnus:host_bytes", "host_bytes_by_tag")):
             for tag in ("weights", "kv_cache", "workspace"):
@@ -92,7 +92,7 @@ class CheckpointBackup(unittest.TestCase):
         os.utime(self.file, ns=(info.st_atime_ns, info.st_mtime_ns + 10 ** 9))
 
     def assert_lost(self, cluster):
-        """No wake-up succeeds: the answer names the file, but not where it is, and everything stays as it was."""
+        """No wake-up succeeds: the answer names the file without the folder, and everything stays unchanged."""
         for target in ("/wake_up", "/wake_up?tags=weights", "/wake_up?load_weights=false"):
             response = cluster.request("POST", target, port=cluster.admin_port)
             self.assertGreaterEqual(response.status, 400, response.text)
@@ -117,21 +117,6 @@ class CheckpointBackup(unittest.TestCase):
             self.admin(cluster, "/wake_up")
             self.assertEqual(self.file_bytes(cluster), 0)
             self.assertEqual(cluster.tokens("The capital of France is"), wanted)
-        self.assertEqual(cluster.stop(), 0)
-
-    def test_a_checkpoint_that_was_touched(self):
-        cluster = self.serve(self.model, "--dtype=bfloat16")
-        wanted = self.tokens(cluster)
-        self.sleep(cluster)
-        self.touch()
-        self.assert_lost(cluster)
-        self.admin(cluster, "/sleep?level=2")
-        self.assertEqual(self.file_bytes(cluster), 0)
-        self.admin(cluster, "/wake_up")
-        self.assertEqual(self.tokens(cluster), wanted, "the files have the same contents")
-        self.sleep(cluster)
-        self.admin(cluster, "/wake_up")
-        self.assertEqual(self.tokens(cluster), wanted)
         self.assertEqual(cluster.stop(), 0)
 
     def test_another_checkpoint_in_its_place(self):
@@ -176,7 +161,7 @@ class CheckpointBackup(unittest.TestCase):
         freed, backed_up, in_memory, in_files = self.sleep(cluster)
         self.assertEqual((backed_up, in_files), (in_memory, 0))
         self.assertEqual(backed_up, freed)
-        self.touch()  # whatever becomes of the files
+        self.touch()  # changed or lost files do not matter
         self.admin(cluster, "/wake_up")
         self.assertEqual(self.tokens(cluster), wanted)
         cluster.cli("reload-weights")

@@ -19,7 +19,7 @@ FLAGS = ("--dtype=float32", f"--kv-cache-memory-bytes={KV_BYTES}", "--max-model-
 RELOAD = ("/collective_rpc", {"method": "reload_weights"})
 # A line of llama-swap, when it has put another model to sleep.
 LLAMA_SWAP_WAKES = (("/wake_up", None), RELOAD, ("/reset_prefix_cache", None))
-# Of TRL and verl: after the wake-up of the weights the trainer gives up the memory that the KV cache then takes.
+# TRL and verl do so: after the wake-up of the weights the trainer gives up the memory that the KV cache then takes.
 TRAINER_WAKES = (("/wake_up?tags=weights", None), RELOAD, ("/wake_up?tags=kv_cache", None))
 
 
@@ -116,7 +116,7 @@ class OneOfTwoModels(Controller):
         cls.addClassCleanup(cls.cluster.__exit__)
 
     def check_alone(self, check, *args):
-        """Of each model in turn; the other one stays what it is."""
+        """Checks each model in turn; the other model stays as it is."""
         for name, other in itertools.permutations(MODELS):
             version = self.version(other)
             check(*args, name)

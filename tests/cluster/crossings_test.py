@@ -1,8 +1,8 @@
 """A table of crossings, over real processes: models with windows, with experts, with latent attention, with adapters and in stages,
-each under every disturbance. The tokens, their log-probabilities and the texts are those of a server of the same model that has
+each under every disturbance. The tokens, the log-probabilities and the texts are those of a server of the same model that has
 no drafts, no prefix cache, room for all, and one request at a time.
 
-A row of the table is a class: one subject, and one server for all of its cases. A column is a case of `Crossings`.
+A row of the table is a class: a subject, and a server for all of the cases. A column is a case of `Crossings`.
 """
 import json
 import os
@@ -21,7 +21,7 @@ from cluster.harness.tokenized import with_tokenizer
 
 ROOM_BYTES = 1 << 20
 COMMON = ("--dtype=float32", "--threads-per-worker=1", "--max-num-seqs=16")
-DISTURBED = ("--preemption=swap", "--max-recoveries=1000", "--max-num-batched-tokens=64", "--num-speculative-tokens=4",
+DISTURBED = ("--max-recoveries=1000", "--max-num-batched-tokens=64", "--num-speculative-tokens=4",
              "--no-drafts-must-pay", "--prompt-lookup-min=1", "--prompt-lookup-max=4", "--shutdown-timeout=10m")
 GREEDY = {"temperature": 0, "ignore_eos": True, "logprobs": 1}
 SAMPLED = {"temperature": 0.9, "ignore_eos": True, "logprobs": 0}
@@ -53,9 +53,10 @@ def answers(cluster, body):
 
 
 class Crossings:
-    """The columns. A subclass is a row: the checkpoint, the flags that make it the subject, and the tensors of an update."""
+    """The columns. A subclass is a row: the checkpoint, the flags of the subject, and the tensors of an update."""
 
     variant, flags, workers = "", (), 2
+    preemption = "swap"
     adapted = ()  # the modules that an adapter changes; every second request names the adapter
     updated = ""  # a regular expression for names
     tight = 28    # blocks in which the longest request fits alone, and all requests together do not
@@ -78,7 +79,8 @@ class Crossings:
                 raise AssertionError("the adapter changes nothing")
             blocks = int(cluster.status()["total_blocks"]) + 1
         tight_bytes = ROOM_BYTES * (cls.tight + 1) // blocks
-        cls.run_dir = RunDirectory(cls.model, *flags, *DISTURBED, f"--kv-cache-memory-bytes={tight_bytes}", workers=cls.workers)
+        cls.run_dir = RunDirectory(cls.model, *flags, *DISTURBED, f"--preemption={cls.preemption}",
+                                   f"--kv-cache-memory-bytes={tight_bytes}", workers=cls.workers)
         cls.addClassCleanup(cls.run_dir.close)
         cls.cluster = cls.run_dir.start()
 
@@ -102,19 +104,19 @@ class Crossings:
                 return
         self.fail(f"the requests had ended before, in {ATTEMPTS} attempts")
 
-    def test_preemption_by_swap_and_drafts_and_a_form(self):
+    def test_preemption_and_drafts_and_a_form(self):
         value = json.loads(self.wanted[FORMED][0][1])
         self.assertEqual((sorted(value), len(value["seen"])), (["name", "seen"], 25))
         for _ in range(ATTEMPTS):
             self.assert_as_wanted()
-            if self.metric("somnus:preemptions_total", mode="swap") > 0:
+            if self.metric("somnus:preemptions_total", mode=self.preemption) > 0:
                 break
-        self.assertGreater(self.metric("somnus:preemptions_total", mode="swap"), 0)
+        self.assertGreater(self.metric("somnus:preemptions_total", mode=self.preemption), 0)
         self.assertGreater(self.metric("vllm:spec_decode_num_accepted_tokens_total"), 0)
         self.cluster.wait_idle()
 
     def test_hits_of_the_prefix_cache(self):
-        # A turn, and the next one, which begins with the first one and a part of its answer.
+        # A turn, and the next turn, which begins with the first turn and a part of the answer.
         turn = self.cluster.complete(LONG["prompt"], model=self.requests[0]["model"], max_tokens=40, ignore_eos=True)
         tokens = LONG["prompt"] + self.wanted[0][0][0]
         self.assertEqual(turn["choices"][0]["token_ids"], tokens[90:130])
@@ -142,7 +144,7 @@ class Crossings:
         self.disturbed(lambda: self.cluster.admin("/reload_weights?mode=keep"))
 
     def update(self, chosen, change=lambda data: data):
-        """Sends the tensors whose names are `chosen`, changed, while requests are kept. Returns how many there were."""
+        """Sends the tensors whose names are `chosen`, changed, while requests are kept. Returns the number of tensors."""
         header, data = read_file(os.path.join(self.model, "model.safetensors"))
         names = [name for name in header if name != "__metadata__" and re.search(chosen, name)]
 
@@ -168,7 +170,7 @@ class Crossings:
         self.update(self.updated)
         self.assert_as_wanted()
         self.disturbed(lambda: self.update(""))
-        self.cluster.admin("/reload_weights")  # else a worker that is killed could not get them again
+        self.cluster.admin("/reload_weights")  # else a worker that is killed could not get the weights again
 
     def test_a_coordinator_adopts_the_workers(self):
         # Workers are adopted with version 1 of the weights alone.
@@ -192,13 +194,17 @@ class Crossings:
 
 
 class WindowsOfAllLayers(Crossings, unittest.TestCase):
-    """Running sequences give blocks back, so that the longest fits into fewer than its tokens."""
+    """Running sequences give blocks back, so that the longest fits into fewer than the tokens fill. Sleeps at level 1 keep the blocks."""
 
-    variant, updated, tight = "mistral-window", r"self_attn\.[qk]_proj", 10
+    variant, updated, tight, flags = "mistral-window", r"self_attn\.[qk]_proj", 10, ("--keep-kv-on-sleep",)
+
+    def test_blocks_are_given_back(self):
+        self.assert_as_wanted()
+        self.assertGreater(self.metric("somnus:kv_blocks_given_back_total"), 0)
 
 
 class SomeWindowsAndAnAdapter(Crossings, unittest.TestCase):
-    variant, updated, adapted = "gemma3", r"mlp\.gate_proj", MODULES
+    variant, updated, adapted, preemption = "gemma3", r"mlp\.gate_proj", MODULES, "recompute"
 
 
 class ExpertsAndAnAdapter(Crossings, unittest.TestCase):

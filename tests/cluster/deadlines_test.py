@@ -1,5 +1,5 @@
-"""Deadlines and times for the first token, through the whole cluster: a request ends in time in every state, the blocks of the
-request are free, and the answers to other requests are exact."""
+"""Deadlines and times for the first token, through the whole cluster: a request ends in time while it runs, waits or sleeps, the
+blocks of the request are free, and the answers to other requests are exact."""
 import json
 import threading
 import unittest
@@ -8,7 +8,7 @@ from cluster.harness import SMOLLM2, Cluster, expected, tiny
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if not case["ambiguous"])
-# So many tokens that no machine makes them in the second that a request has.
+# More tokens than any machine makes in the second that a request has.
 ENDLESS = {"max_tokens": 4000, "ignore_eos": True}
 NEIGHBOUR = ("The old harbor was quiet that morning, and", 24)
 SECOND = {"X-Request-Timeout": "1.0"}
@@ -74,13 +74,6 @@ class Running(Base):
         self.assertEqual(neighbour.tokens(), self.neighbour)
         self.assertEqual(self.expired("deadline_running"), before + 1)
 
-    def test_all_choices_of_a_request_end(self):
-        before = self.expired("deadline_running")
-        late = self.ask("Count to a million:", SECOND, n=3, **{**ENDLESS, "temperature": 1, "max_tokens": 1200})
-        self.assert_timeout(late.result())
-        self.cluster.wait_idle()
-        self.assertEqual(self.expired("deadline_running"), before + 3)
-
     def test_a_stream_ends_with_an_event(self):
         body = {"model": self.cluster.name, "prompt": "Count to a million:", "stream": True, **ENDLESS}
         connection = self.cluster.connection(self.cluster.port)
@@ -92,11 +85,6 @@ class Running(Base):
         self.assertEqual(data[-1], "[DONE]")
         self.assertIn('"code":504', data[-2])
         self.assertGreater(len(data), 2, "it had begun")
-
-    def test_a_time_that_suffices_changes_nothing(self):
-        prompt, max_tokens = NEIGHBOUR
-        asked = self.ask(prompt, {"X-Request-Timeout": "600", "X-SLO-TTFT-Ms": "600000"}, max_tokens=max_tokens, ignore_eos=True)
-        self.assertEqual(asked.tokens(), self.neighbour)
 
     def test_a_first_token_that_cannot_come_in_time_is_refused(self):
         causes = ("ttft_estimate", "ttft_passed")

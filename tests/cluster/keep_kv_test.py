@@ -1,11 +1,11 @@
-"""A KV cache that outlives level-1 sleeps, through the whole cluster: the same tokens, and nothing is computed again."""
+"""A KV cache that outlives level-1 sleeps, through the whole cluster: the same tokens, and nothing is computed again.
+EngineKeepTest (tests/engine) has level 2 and resets, and transition_faults_test.py has the rank that is lost."""
 import os
 import random
-import signal
 import threading
 import unittest
 
-from cluster.harness import BIN, Cluster, expected, tiny, wait_until
+from cluster.harness import BIN, Cluster, expected, tiny
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
@@ -16,11 +16,11 @@ ATTEMPTS = 10
 
 
 class Ended(Exception):
-    """The machine was so fast, or the test so slow, that a stream had ended before its engine slept."""
+    """The machine was so fast, or the test so slow, that a stream had ended before the engine slept."""
 
 
 class Stream:
-    """A streamed completion; `tokens` grows as they come."""
+    """A streamed completion; `tokens` grows with each event."""
 
     def __init__(self, cluster, prompt, max_tokens):
         self.prompt, self.max_tokens, self.tokens, self.error = prompt, max_tokens, [], None
@@ -37,7 +37,7 @@ class Stream:
         try:
             for event in self.events:
                 self.take(event)
-        except BaseException as error:  # shown by whoever joins it
+        except BaseException as error:  # shown by the joining thread
             self.error = error
 
     def join(self):
@@ -76,10 +76,6 @@ class KeepKv(unittest.TestCase):
         response = cluster.request("POST", "/wake_up" + (f"?tags={tags}" if tags else ""), port=cluster.admin_port)
         self.assertEqual(response.status, 200, response.text)
         return response.json
-
-    def host_bytes(self, cluster):
-        """Of the host tiers, as the ranks say."""
-        return sum(int(rank["host_bytes_by_tag"]["kv_cache"]) for rank in cluster.status()["ranks"])
 
     def must_be_open(self, cluster, count):
         status = cluster.status()
@@ -152,54 +148,6 @@ class KeepKv(unittest.TestCase):
                     self.sleep(cluster, level=rng.choice((1, 1, 1, 2)), tags=rng.choice(("weights", "kv_cache", "")))
                     self.wake(cluster)
                 self.assert_open_requests_go_on(cluster, [(CASE["prompt"], 480), ([3] * 40, 460)], [somehow] * 12)
-            self.assertEqual(cluster.stop(), 0)
-
-    def test_level_2_and_a_reset_forget_it(self):
-        """EngineKeepTest (tests/engine) has all that makes an engine forget it."""
-        with Cluster(tiny(MODEL), "--dtype=float32", "--keep-kv-on-sleep", workers=2) as cluster:
-            def of_the_cache_alone():
-                self.sleep(cluster)
-                self.must_be_open(cluster, 1)
-                self.assertGreater(self.host_bytes(cluster), 0)
-                self.sleep(cluster, level=2, tags="kv_cache")
-                self.assertEqual(self.host_bytes(cluster), 0, "while it sleeps")
-                self.assertEqual(cluster.status()["sleep_level"], 1)
-                self.wake(cluster)
-
-            def reset():
-                self.sleep(cluster)
-                self.must_be_open(cluster, 1)
-                path = "/reset_prefix_cache?reset_running_requests=true"
-                cluster.admin(path)
-                self.assertEqual(self.host_bytes(cluster), 0, "while it sleeps")
-                self.wake(cluster)
-            for nap in (of_the_cache_alone, reset):
-                grown, tokens = self.assert_open_requests_go_on(cluster, [(CASE["prompt"], 480)], [nap])
-                self.assertGreater(grown["computed"], tokens)
-                self.assertEqual(grown["kept_blocks"], 0)
-            self.assertEqual(cluster.stop(), 0)
-
-    def test_a_rank_that_is_lost_while_it_sleeps_takes_it_along(self):
-        one, recoveries = [(CASE["prompt"], 480)], []
-        with Cluster(tiny(MODEL), "--dtype=float32", "--keep-kv-on-sleep", workers=2) as cluster:
-            def lose():
-                self.sleep(cluster)
-                self.must_be_open(cluster, 1)
-                os.kill(cluster.status()["ranks"][1]["pid"], signal.SIGKILL)
-                recoveries.append(None)
-                wait_until(lambda: int(cluster.status()["num_recoveries"]) == len(recoveries), 60, "the recovery")
-                self.assertEqual(cluster.metric("somnus:kv_host_blocks_used"), 0)
-                wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_ASLEEP", 60, "asleep again")
-                self.wake(cluster)
-            grown, tokens = self.assert_open_requests_go_on(cluster, one, [lose])
-            self.assertGreater(grown["computed"], tokens)
-            grown, tokens = self.assert_open_requests_go_on(cluster, one, [lambda: self.nap(cluster)])
-            self.assertEqual(grown["computed"], tokens, "the new rank keeps them, too")
-            self.assertEqual(cluster.stop(), 0)
-
-    def test_every_replica_has_a_tier_of_its_own(self):
-        with Cluster(tiny(MODEL), "--dtype=float32", "--keep-kv-on-sleep", "--data-parallel-size=2", workers=1) as cluster:
-            self.check_model(cluster, [([number] * 20, 480) for number in range(3, 7)])
             self.assertEqual(cluster.stop(), 0)
 
     @unittest.skipUnless(os.path.exists(EMULATED), "no emulated GPU was built")

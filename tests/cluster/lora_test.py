@@ -121,7 +121,7 @@ class Lora(unittest.TestCase):
         self.assertEqual(self.host_bytes()[1], before)
 
     def host_bytes(self):
-        """Of adapters, as each rank says and as the engine does."""
+        """The host bytes of adapters, as each rank says and as the engine does."""
         ranks = [int(rank["host_bytes_by_tag"]["workspace"]) for rank in self.cluster.status()["ranks"]]
         return ranks, self.cluster.metric("somnus:host_bytes", tag="workspace")
 

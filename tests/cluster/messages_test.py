@@ -1,12 +1,12 @@
-"""Anthropic's Messages API of SmolLM2 through the whole cluster: whole messages and streams, conversations with tools,
-formats and counts. Keys, errors and stop sequences: tests/api/messages_test.cc and chat_body_test.cc."""
+"""Anthropic's Messages API of SmolLM2 through the whole cluster: whole messages, streams and forced calls. All else that requests
+may ask: tests/api/messages_test.cc and chat_body_test.cc."""
 import json
 import os
 import unittest
 
 from cluster.harness import SMOLLM2, Cluster
 
-PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
+PATH = "/v1/messages"
 HELLO = [{"role": "user", "content": "Say hello."}]
 WEATHER = {"name": "get_weather", "description": "The weather in a city.", "input_schema": {
     "type": "object", "properties": {"city": {"type": "string", "maxLength": 16}, "days": {"enum": [1, 2, 3]}},
@@ -60,7 +60,7 @@ def accumulate(events):
 
 
 def without_ids(message):
-    """The message without what is random or depends on earlier requests."""
+    """The message without the fields that are random or depend on earlier requests."""
     blocks = [{name: value for name, value in block.items() if name != "id"} for block in message["content"]]
     return {"content": blocks, "stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"],
             "output_tokens": message["usage"]["output_tokens"]}
@@ -73,21 +73,14 @@ class Messages(unittest.TestCase):
         cls.cluster = Cluster(SMOLLM2, "--api-key=secret", workers=2)
         cls.addClassCleanup(cls.cluster.__exit__)
 
-    def post(self, path=PATH, headers=None, **fields):
+    def post(self, **fields):
         body = {"model": self.cluster.name, "max_tokens": 24, "temperature": 0, "messages": HELLO, **fields}
-        shown = {"x-api-key": "secret", "anthropic-version": "2023-06-01"} if headers is None else headers
-        return self.cluster.request("POST", path, body, headers=shown)
+        return self.cluster.request("POST", PATH, body, headers={"x-api-key": "secret", "anthropic-version": "2023-06-01"})
 
     def message(self, **fields):
         response = self.post(**fields)
         self.assertEqual(response.status, 200, response.text)
         return response.json
-
-    def refused(self, status, kind, path=PATH, headers=None, **fields):
-        response = self.post(path, headers, **fields)
-        self.assertEqual(response.status, status, response.text)
-        self.assertEqual((response.json["type"], response.json["error"]["type"]), ("error", kind))
-        return response.json["error"]["message"]
 
     def test_a_message_is_the_chat_answer(self):
         message = self.message(system=[{"type": "text", "text": "You are brief."}])
@@ -124,32 +117,3 @@ class Messages(unittest.TestCase):
                 self.assertEqual((call["type"], call["name"]), ("tool_use", "get_weather"))
                 self.assertEqual(set(call["input"]), {"city", "days"})
                 self.assertIn(call["input"]["days"], (1, 2, 3))
-
-    def test_a_format(self):
-        schema = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 120}},
-                  "required": ["age"], "additionalProperties": False}
-        message = self.message(output_config={"format": {"type": "json_schema", "schema": schema}}, max_tokens=60,
-                               temperature=1, seed=5)
-        self.assertEqual(message["stop_reason"], "end_turn")
-        self.assertTrue(0 <= json.loads(message["content"][0]["text"])["age"] <= 120)
-        schema["properties"]["tags"] = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
-        self.assertIn("/properties/tags/uniqueItems", self.refused(
-            400, "invalid_request_error", output_config={"format": {"type": "json_schema", "schema": schema}}))
-
-    def test_the_answer_goes_on_with_the_last_turn(self):
-        message = self.message(messages=[*HELLO, {"role": "assistant", "content": "Hello, my name is"}])
-        self.assertFalse(message["content"][0]["text"].startswith("Hello, my name is"))
-
-    def test_counts_are_the_tokens_of_the_prompt(self):
-        for fields in ({}, {"messages": CONVERSATION, "tools": [WEATHER], "system": "You are brief."}):
-            counted = self.post(COUNT, **fields).json
-            usage = self.message(**fields)["usage"]
-            self.assertEqual(counted, {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]})
-
-    def test_a_prompt_that_comes_again_is_read_from_the_cache(self):
-        fields = {"system": "You know a great deal about the weather. " * 20, "max_tokens": 4}
-        first = self.message(**fields)["usage"]
-        again = self.message(**fields)["usage"]
-        self.assertGreater(again["cache_read_input_tokens"], 0)
-        self.assertEqual(sum(first[name] for name in ("input_tokens", "cache_read_input_tokens")),
-                         sum(again[name] for name in ("input_tokens", "cache_read_input_tokens")))

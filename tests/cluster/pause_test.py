@@ -17,7 +17,7 @@ LONG = 400
 
 
 class Asking:
-    """A completion in a thread of its own."""
+    """A completion in a thread."""
 
     def __init__(self, cluster, prompt, request_id=None, **fields):
         self.response = None
@@ -60,9 +60,6 @@ class Base(unittest.TestCase):
     def is_sleeping(self):
         return self.admin("/is_sleeping", method="GET").json["is_sleeping"]
 
-    def is_paused(self):
-        return self.admin("/is_paused", method="GET").json["is_paused"]
-
     def state(self):
         return self.cluster.status()["state"].removeprefix("ENGINE_STATE_")
 
@@ -84,7 +81,7 @@ class Base(unittest.TestCase):
         return events, list(next(events)["choices"][0]["token_ids"])
 
     def finish(self, events, tokens):
-        """All tokens of a stream, and its finish_reason."""
+        """All tokens of a stream, and the finish_reason."""
         reason = None
         for event in events:
             for choice in event["choices"]:
@@ -195,7 +192,7 @@ class Idle(Base):
 
 
 class Probed(Base):
-    """Probes, scrapes and looks at the status come all the time, each sooner than the idle time after the one before."""
+    """Probes, scrapes and looks at the status come all the time, each sooner than the idle time after the last."""
 
     FLAGS = ("--idle-sleep-s=2", "--idle-sleep-level=2")
     PERIOD_S = 0.05
@@ -255,7 +252,7 @@ class Probed(Base):
             try:
                 wait_until(lambda: self.cluster.metric("somnus:auto_sleeps_total") > slept, 60, "it sleeps by itself")
                 before, woken = dict(counts), self.cluster.metric("somnus:auto_wake_ups_total")
-                # All of them once more wake nobody.
+                # The same requests once more wake nobody.
                 wait_until(lambda: failures or all(counts[name] >= before[name] + 2 for name in counts), 60, lambda: f"{counts}, {before}")
                 self.assertTrue(self.is_sleeping())
                 self.assertEqual(self.cluster.metric("somnus:auto_wake_ups_total"), woken)

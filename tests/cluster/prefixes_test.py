@@ -1,5 +1,5 @@
-"""Pinned prefixes through the whole cluster: they outlive every other prompt. EnginePrefixesTest (tests/engine) has whatever loses
-them, and ReplicaPrefixesTest (tests/replicas) replicas."""
+"""Pinned prefixes outlive every other prompt, through the whole cluster. PinsTest (tests/scheduler) and
+EnginePrefixesTest (tests/engine) have the events that lose a prefix, and ReplicaPrefixesTest (tests/replicas) has replicas."""
 import json
 import unittest
 
@@ -16,9 +16,6 @@ class Prefixes(unittest.TestCase):
         response = cluster.request(method, path, body, port=port)
         self.assertEqual(response.status, status, response.text)
         return response.json
-
-    def admin(self, cluster, path):
-        return self.request(cluster, "POST", path, port=cluster.admin_port)
 
     def pin(self, cluster, **body):
         return self.request(cluster, "POST", "/v1/prefixes", body)
@@ -54,26 +51,6 @@ class Prefixes(unittest.TestCase):
             self.assertEqual(self.cached(cluster, PROMPT), 0)
             self.assertEqual(cluster.metric("somnus:pinned_prefix_releases_total"), 0)
             cluster.wait_idle()
-            self.assertEqual(cluster.stop(), 0)
-
-    def test_a_sleep_that_keeps_the_cache_keeps_the_pin(self):
-        with Cluster(tiny(MODEL), *FLAGS, "--keep-kv-on-sleep", "--swap-space=128KiB", workers=2) as cluster:
-            self.pin(cluster, prompt=PROMPT)
-            self.flood(cluster)
-            self.admin(cluster, "/sleep?level=1")
-            self.assertLess(cluster.metric("somnus:kv_host_blocks"), 60, "not all that is cached has room")
-            self.assertEqual(self.held(cluster), [6])
-            self.admin(cluster, "/wake_up")
-            self.assertEqual(self.cached(cluster, PROMPT), 96)
-            self.assertEqual(cluster.stop(), 0)
-
-    def test_the_longest_sequence_must_have_room_beside_pins(self):
-        # One sequence of 400 tokens is about the whole cache.
-        flags = ("--dtype=float32", "--max-num-seqs=1", "--max-model-len=400", "--max-pinned-prefix-share=1")
-        with Cluster(tiny(MODEL), *flags, workers=1) as cluster:
-            blocks = int(cluster.status()["total_blocks"])
-            refused = self.request(cluster, "POST", "/v1/prefixes", {"prompt": PROMPT}, status=400)
-            self.assertIn(f"of the {blocks} of the KV cache {blocks - 25} may be", refused["error"]["message"])
             self.assertEqual(cluster.stop(), 0)
 
     def test_the_command_line_and_messages(self):

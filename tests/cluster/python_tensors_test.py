@@ -98,7 +98,7 @@ if numpy is not None:
 print_json(seen)
 """
 
-# What is shown of a chunk is what a worker gets.
+# A chunk is shown as a worker gets it.
 EXPORT = PRELUDE + """
 driver, asked = torch.Driver(), []
 cuda_memory.ctypes.CDLL = lambda name: asked.append(name) or driver

@@ -1,5 +1,5 @@
-"""OpenAI's Responses API through the whole cluster, as the official Python client uses it: whole and streamed responses,
-forms, function calls, conversations that go on, and responses that are kept, cancelled and deleted."""
+"""OpenAI's Responses API through the whole cluster, as the official Python client uses it: whole and streamed responses, function
+calls, conversations that go on, and responses that are cancelled. tests/api has forms and the store of responses."""
 import json
 import os
 import unittest
@@ -9,12 +9,6 @@ from cluster.harness import SMOLLM2, Cluster
 WEATHER = {"type": "function", "name": "get_weather", "description": "The weather in a city.", "strict": True, "parameters": {
     "type": "object", "properties": {"city": {"type": "string", "maxLength": 16}, "days": {"enum": [1, 2, 3]}},
     "required": ["city", "days"], "additionalProperties": False}}
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 120}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
 PARTS = {"response.output_text.delta": "message", "response.function_call_arguments.delta": "function_call",
          "response.reasoning_text.delta": "reasoning"}
 
@@ -25,7 +19,7 @@ class Responses(unittest.TestCase):
     def setUpClass(cls):
         import openai
         cls.openai = openai
-        cls.cluster = Cluster(SMOLLM2, "--max-stored-responses=8", workers=2)
+        cls.cluster = Cluster(SMOLLM2, workers=2)
         cls.addClassCleanup(cls.cluster.__exit__)
         cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.cluster.port}/v1", api_key="none", max_retries=0)
         cls.addClassCleanup(cls.client.close)
@@ -76,23 +70,6 @@ class Responses(unittest.TestCase):
         self.assertEqual(streamed.output_text, whole.output_text)
         self.assertEqual((streamed.status, streamed.usage), (whole.status, whole.usage))
 
-    def test_the_clients_own_stream_helper(self):
-        fields = {"model": self.cluster.name, "input": "Say hello.", "temperature": 0, "max_output_tokens": 200}
-        with self.client.responses.stream(**fields) as stream:
-            text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
-            self.assertEqual(stream.get_final_response().output_text, text)
-
-    def test_a_form_holds(self):
-        form = {"format": {"type": "json_schema", "name": "person", "schema": PERSON, "strict": True}}
-        for stream in (False, True):
-            with self.subTest(stream=stream):
-                given = self.create("Describe a person in JSON.", text=form, temperature=1, max_output_tokens=120, stream=stream)
-                response = self.check_stream(list(given)) if stream else given
-                self.assertEqual(response.status, "completed")
-                person = json.loads(response.output_text)
-                self.assertEqual(set(person), {"name", "age"})
-                self.assertTrue(0 <= person["age"] <= 120)
-
     def test_a_function_is_called_and_its_output_comes_back(self):
         forced = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False, "max_output_tokens": 120}
         whole = self.create("How is the weather in Rome?", **forced)
@@ -120,21 +97,6 @@ class Responses(unittest.TestCase):
         with self.assertRaises(self.openai.BadRequestError) as caught:
             self.create(previous_response_id="resp_unknown")
         self.assertEqual((caught.exception.param, caught.exception.code), ("previous_response_id", "previous_response_not_found"))
-
-    def test_responses_are_kept_within_the_bound(self):
-        response = self.create(metadata={"who": "me"})
-        kept = self.client.responses.retrieve(response.id)
-        self.assertEqual(kept.to_dict(), response.to_dict())
-        self.client.responses.delete(response.id)
-        with self.assertRaises(self.openai.NotFoundError):
-            self.client.responses.retrieve(response.id)
-        unkept = self.create(store=False)
-        with self.assertRaises(self.openai.NotFoundError):
-            self.client.responses.retrieve(unkept.id)
-        ids = [self.create(max_output_tokens=1).id for _ in range(9)]
-        with self.assertRaises(self.openai.NotFoundError):
-            self.client.responses.retrieve(ids[0])
-        self.assertEqual(self.client.responses.retrieve(ids[-1]).id, ids[-1])
 
     def test_a_response_under_way_is_cancelled(self):
         stream = self.create("Tell a long story.", max_output_tokens=1500, stream=True, extra_body={"ignore_eos": True})

@@ -143,12 +143,6 @@ class Speculation(WithoutDrafts):
             self.assertGreater(cluster.metric(ACCEPTED), 50)
             cluster.wait_idle()
 
-    def test_preemption_and_sleep(self):
-        check_preemption_and_sleep(self, (*SMALL_CACHE, *DRAFTS))
-
-    def test_a_killed_worker(self):
-        check_killed_workers(self, (*SMALL_CACHE, *DRAFTS), accepted=100)
-
     def test_what_the_server_says_of_itself(self):
         with Cluster(tiny(MODEL), *SMALL_CACHE, *DRAFTS, workers=2) as cluster:
             info = cluster.request("GET", "/server_info?config_format=json", port=cluster.admin_port)

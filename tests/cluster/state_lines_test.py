@@ -26,11 +26,6 @@ def setUpModule():
     from proto import control_pb2_grpc as rpc
 
 
-def look(cluster):
-    """(liveness, readiness)."""
-    return tuple(cluster.request("GET", path, timeout=PATIENCE_S).status for path in ("/livez", "/readyz"))
-
-
 class StateLines(unittest.TestCase):
     def cluster_of(self, *flags, **options):
         cluster = Cluster(tiny(MODEL), "--dtype=float32", *flags, **options)
@@ -82,34 +77,6 @@ class StateLines(unittest.TestCase):
         self.assertEqual((refused.status, refused.json["error"]["message"]), (503, parts.string))
         self.assertEqual(cluster.stop(), 0)
 
-    def test_asleep_in_part_and_paused(self):
-        cluster = self.cluster_of(workers=2)
-        self.assert_serves(cluster)
-        cluster.admin("/sleep?tags=kv_cache")
-        self.assert_alike(cluster, r"^The engine is asleep at level 1 \(kv_cache\); .* Why: an operator has called sleep\. .*"
-                                   r"Way out: somnus wake-up\.$")
-        cluster.admin("/sleep?level=2")
-        self.assert_alike(cluster, r"^The engine is asleep at level 2 \(kv_cache, weights, workspace\); requests wait until it is woken\. ")
-        cluster.admin("/wake_up")
-        self.assert_serves(cluster)
-        wait_until(lambda: "[coordinator] The engine serves." in cluster.log(), PATIENCE_S, cluster.log)
-        cluster.cli("pause")
-        self.assert_alike(cluster, r"^The engine is paused; .* Why: an operator has called pause\. .*Way out: somnus resume\.$")
-        # The way out is a command that ends the state.
-        cluster.cli("resume")
-        self.assert_serves(cluster)
-        self.assertEqual(cluster.stop(), 0)
-
-    def test_asleep_by_itself_the_status_shows_a_line_though_it_is_ready(self):
-        cluster = self.cluster_of("--idle-sleep-s=0.5", workers=1)
-        wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_ASLEEP", PATIENCE_S, "it sleeps")
-        self.assertEqual(cluster.health(), 200)
-        status = cluster.status()
-        self.assertEqual(status["not_ready_reason"], "")
-        self.assertRegex(status["state_report"]["line"], r"; a request wakes it\. Why: no request for 500ms \(--idle-sleep-s\)\. .*"
-                                                         r"Way out: a request, or somnus wake-up\.$")
-        self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
-
     def test_failed(self):
         cluster = self.cluster_of("--stay-after-failure", "--max-recoveries=0", workers=2)
         workers = cluster.worker_pids()
@@ -125,37 +92,6 @@ class StateLines(unittest.TestCase):
         cluster.cli("revive")
         self.assert_serves(cluster)
         self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
-
-    def test_while_it_drains(self):
-        with Cluster(tiny(MODEL), "--dtype=float32", "--no-async-scheduling", "--shutdown-timeout=10m", "--hang-timeout=10m",
-                     workers=2) as cluster:
-            stream = cluster.open_stream(CASE["prompt"], max_tokens=450)
-            events = stream.events()
-            next(events)
-            # A worker that stands still holds the stream open.
-            victim = cluster.worker_pids()[0]
-            os.kill(victim, signal.SIGSTOP)
-            try:
-                cluster.process.send_signal(signal.SIGTERM)
-                wait_until(lambda: cluster.health() == 503, PATIENCE_S, "/health 503")
-                self.assertEqual(look(cluster), (200, 503))
-                refused = cluster.request("POST", "/v1/completions", {"model": cluster.name, "prompt": [37]})
-                self.assertEqual(refused.status, 503)
-            finally:
-                os.kill(victim, signal.SIGCONT)
-            reasons = [event["choices"][0]["finish_reason"] for event in events if event.get("choices")]
-            self.assertEqual([reason for reason in reasons if reason], ["length"])
-            self.assertEqual(cluster.process.wait(PATIENCE_S), 0)
-
-    def test_while_it_recovers(self):
-        with Cluster(tiny(MODEL), workers=2) as cluster:
-            self.assertEqual(look(cluster), (200, 200))
-            os.kill(cluster.worker_pids()[0], signal.SIGKILL)
-            # However short the recovery is, nobody sees a dead server.
-            seen = set()
-            wait_until(lambda: seen.add(look(cluster)) or cluster.metric("somnus:recoveries_total"), PATIENCE_S, "a recovery")
-            wait_until(lambda: look(cluster) == (200, 200), PATIENCE_S, "it is ready again")
-            self.assertLessEqual(seen, {(200, 200), (200, 503)})
 
     def test_an_update_under_way_and_given_up(self):
         cluster = self.cluster_of(workers=2)

@@ -1,14 +1,12 @@
-"""Structured outputs and tool calls of SmolLM2 through the whole cluster: what is generated has the form that was asked
-for, on any number of ranks, streamed or whole, beside other requests, and after a worker was killed."""
+"""Structured outputs and tool calls of SmolLM2 through the whole cluster: generated text has the form that was asked for, streamed
+or whole, and beside other requests. crossings_test.py has a form under preemption, drafts, sleeps and killed workers."""
 import json
 import os
 import re
-import signal
 import threading
 import unittest
 
-from cluster.harness import SMOLLM2, Cluster, tiny, wait_until
-from cluster.harness.together import Together, complete, prompt
+from cluster.harness import SMOLLM2, Cluster
 
 CHAT = "/v1/chat/completions"
 QUESTION = [{"role": "user", "content": "Describe a person in JSON."}]
@@ -22,8 +20,6 @@ PERSON = {
     "required": ["name", "age", "tags"],
     "additionalProperties": False,
 }
-SHORT = {"type": "object", "properties": {"words": {"type": "array", "items": {"type": "string", "maxLength": 8}, "minItems": 4,
-                                                   "maxItems": 4}}, "required": ["words"], "additionalProperties": False}
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "The weather in a city.", "parameters": {
         "type": "object", "properties": {"city": {"type": "string", "maxLength": 16}, "days": {"enum": [1, 2, 3]}},
@@ -223,88 +219,3 @@ class Structured(unittest.TestCase):
             thread.join()
         self.assertEqual(beside, alone)
         self.assertEqual(len({choice["message"]["content"] for choice in results}), 1)
-
-
-@unittest.skipUnless(os.path.exists(SMOLLM2), "SmolLM2 is not there (tools/setup.sh model)")
-class StructuredElsewhere(unittest.TestCase):
-    def answer(self, cluster):
-        body = {"messages": QUESTION, "max_tokens": 60, "temperature": 1, "seed": 11, "response_format": as_format(SHORT)}
-        return cluster.request("POST", CHAT, body).json["choices"][0]["message"]["content"]
-
-    def test_any_ranks_and_a_killed_worker(self):
-        """In float32, so that the number of ranks changes nothing."""
-        flags = ("--dequantize", "--dtype=float32")
-        with Cluster(SMOLLM2, *flags, workers=1) as cluster:
-            whole = self.answer(cluster)
-        json.loads(whole)
-        with Cluster(SMOLLM2, *flags, workers=2) as cluster:
-            self.assertEqual(self.answer(cluster), whole)
-            results = []
-            asks = [threading.Thread(target=lambda: results.append(self.answer(cluster))) for _ in range(3)]
-            for ask in asks:
-                ask.start()
-            wait_until(lambda: cluster.metric("vllm:generation_tokens_total") > 50, 60, "tokens of the second round")
-            os.kill(cluster.worker_pids()[1], signal.SIGKILL)
-            for ask in asks:
-                ask.join()
-            self.assertEqual(results, [whole] * 3)
-            self.assertEqual(cluster.metric("somnus:recoveries_total"), 1)
-
-
-class SameTokens(unittest.TestCase):
-    """Greedy answers under grammars, alone and undisturbed, are what any disturbance gives; in float32, as ranks add up
-    differently."""
-
-    MODEL = "qwen3"
-    FORMS = ({"regex": "(ab|[c-f]|[0-9]){100}"}, {"json": SHORT}, {"json": {"type": "string", "minLength": 30, "maxLength": 90}},
-             {"choice": ["Anna Karenina", "Animal Farm", "Ana"]}, {"json_object": True, "disable_any_whitespace": True},
-             {"grammar": 'root ::= "[" item ("," item)* "]"\nitem ::= [a-z]{2,9} | "(" item ")"'})
-    REQUESTS = [{"prompt": prompt(7 * index + copy, 20), "max_tokens": 150, "temperature": 0, "structured_outputs": form}
-                for index, form in enumerate(FORMS) for copy in (0, 1)]
-
-    @classmethod
-    def setUpClass(cls):
-        with Cluster(tiny(cls.MODEL), "--dtype=float32", workers=1) as cluster:
-            cls.wanted = [cls.answer(cluster, body) for body in cls.REQUESTS]
-
-    @staticmethod
-    def answer(cluster, body):
-        return [(choice["token_ids"], choice["finish_reason"]) for choice in complete(cluster, body)]
-
-    def cluster(self, *flags):
-        return Cluster(tiny(self.MODEL), "--dtype=float32", "--max-num-seqs=16", *flags, workers=2)
-
-    def disturbed(self, cluster, disturb=lambda: None):
-        asked = Together(cluster, self.REQUESTS, self.answer)
-        disturb()
-        self.assertEqual(asked.join(), self.wanted)
-
-    def test_batches_preemption_and_drafts(self):
-        for flags in ((), ("--num-speculative-tokens=4", "--no-drafts-must-pay")):
-            with self.subTest(flags=flags), self.cluster(f"--kv-cache-memory-bytes={20 * 2 * 8192}", *flags) as cluster:
-                def begin_together():
-                    cluster.wait_waiting(len(self.REQUESTS))
-                    cluster.admin("/resume")
-                cluster.admin("/pause")
-                self.disturbed(cluster, begin_together)
-                self.assertGreater(cluster.metric("vllm:num_preemptions_total"), 0)
-
-    def test_a_sleep_that_keeps_requests(self):
-        for flags in ((), ("--keep-kv-on-sleep",)):
-            with self.subTest(flags=flags), self.cluster(*flags) as cluster:
-                def sleep():
-                    wait_until(lambda: cluster.metric("vllm:generation_tokens_total") > 20, 60, "requests run")
-                    for path in ("/sleep?level=1&mode=keep", "/wake_up"):
-                        cluster.admin(path)
-                self.disturbed(cluster, sleep)
-
-    def test_a_killed_worker(self):
-        with self.cluster("--max-recoveries=100") as cluster:
-            def kill():
-                wait_until(lambda: cluster.metric("vllm:generation_tokens_total") > 5, 60, "requests run")
-                cluster.admin("/pause?mode=keep")
-                os.kill(cluster.worker_pids()[1], signal.SIGKILL)
-                wait_until(lambda: cluster.metric("somnus:recoveries_total") == 1, 60, cluster.log)
-                self.assertGreater(cluster.metric("vllm:num_requests_running") + cluster.metric("vllm:num_requests_waiting"), 0)
-                cluster.admin("/resume")
-            self.disturbed(cluster, kill)

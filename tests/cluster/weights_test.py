@@ -236,40 +236,6 @@ class Weights(served_weights.ServedWeights):
                                                  {version + 1: self.other_tokens[0], version + 2: self.first_tokens[0]})
         self.assertEqual(self.tokens(), self.first_tokens)
 
-    def test_a_second_update_to_the_workers_waits_too(self):
-        version = self.status().weights_version
-        first, rest = self.begin_half()
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            begun = pool.submit(DirectUpdate, self.control)
-            time.sleep(0.3)
-            self.assertFalse(begun.done(), "it has no ports yet")
-            first.send(*rest)
-            self.assertEqual(first.finish().weights_version, version + 1)
-            with begun.result(DEADLINE_S) as update:
-                replies = [update.send(rank, chunks_of(tiny(MODEL))) for rank in (0, 1)]
-                self.assertEqual(update.finish(replies[0]).weights_version, version + 2)
-                with self.assertRaises(StopIteration):
-                    update.finish(replies[0])
-        self.assertEqual(self.status().weights_version, version + 2)
-        self.assertEqual(self.tokens(), self.first_tokens)
-
-    def test_whoever_waits_in_vain_for_another_update_changes_nothing(self):
-        version = self.status().weights_version
-        first, rest = self.begin_half()
-        second = RelayedUpdate(self.control, *self.chunks(tiny(MODEL)), timeout=0.5)
-        self.assert_code(grpc.StatusCode.DEADLINE_EXCEEDED, second.finish)
-        third = RelayedUpdate(self.control, *self.chunks(tiny(MODEL)))
-        self.assertEqual(self.status().weights_version, 0)
-        third.call.cancel()
-        # Calls that come later on the same connection: the server knows of the third update then.
-        self.assertEqual([self.status().weights_version for _ in range(10)], [0] * 10)
-        first.send(*rest)
-        self.assertEqual(first.finish().weights_version, version + 1)
-        self.assertEqual(self.tokens(), self.other_tokens)
-        self.assertEqual(self.status().weights_version, version + 1)
-        self.assertEqual(self.update(self.chunks(tiny(MODEL))).weights_version, version + 2)
-        self.assertEqual(self.tokens(), self.first_tokens)
-
     def test_updates_out_of_order(self):
         version = self.status().weights_version
         begin, *chunks = self.chunks(self.other)

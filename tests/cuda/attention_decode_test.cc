@@ -99,7 +99,7 @@ TEST_P(DecodeTest, SameBitsInAnySchedule) {
   }
 }
 
-// What a graph recorded serves other lengths: splits are chosen on the device.
+// A graph serves other lengths than it was recorded with: splits are chosen on the device.
 TEST_P(DecodePlacesTest, GraphServesOtherContextLengths) {
   AttentionCase c = Case({4, 2, 64, 16}, {500, 500, 500});
   c.max_context_len = 2048;
@@ -122,7 +122,7 @@ TEST_P(DecodePlacesTest, GraphServesOtherContextLengths) {
   }
 }
 
-// What tensor cores do not take: other blocks, other widths, rows that are not aligned.
+// Tensor cores do not take other blocks, other widths, and rows that are not aligned.
 TEST_P(DecodeTest, PlainKernelTakesTheRest) {
   for (const HeadShape& shape : {HeadShape{4, 2, 64, 8}, HeadShape{3, 1, 64, 1}, HeadShape{2, 2, 36, 16},
                                  HeadShape{5, 1, 20, 24}, HeadShape{1, 1, 320, 16}}) {

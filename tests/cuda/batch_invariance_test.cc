@@ -88,7 +88,7 @@ TEST_P(BatchInvarianceTest, SameBitsHoweverTheWorkIsCut) {
   }
 }
 
-// What a preemption does: the tokens that decodes made come back as the end of a prompt.
+// After a preemption the tokens that decodes made come back as the end of a prompt.
 TEST_P(BatchInvarianceTest, SameBitsWhenDecodedTokensArePrefilled) {
   const std::unique_ptr<RankGroup> group = Load();
   ASSERT_TRUE(group);

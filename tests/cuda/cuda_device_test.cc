@@ -153,7 +153,7 @@ TEST_F(CudaDeviceTest, TheFirstErrorOfAnOpIsTheOneThatSynchronizeAnswers) {
   EXPECT_EQ(first(), 1);
 }
 
-// What a build without CUDA says, or one with it on a machine without a GPU.
+// The error of a build without CUDA, and of a build with CUDA on a machine without a GPU.
 TEST(CreateCuda, SaysWhyThereIsNoDevice) {
   const auto device = Device::CreateCuda(0);
   if (device.ok()) GTEST_SKIP() << "there is one";

@@ -37,7 +37,7 @@ struct RunOptions {
 
 constexpr int kGraphs = 3;  // of 1, 2 and 4 sequences
 
-// What a load tells, and the measurement after it.
+// The reply of a load, and the measurement after the load.
 struct LoadedModel {
   int64_t kv_block_bytes = 0;
   v1::ProfileResponse memory;

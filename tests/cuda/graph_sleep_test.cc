@@ -1,11 +1,15 @@
-// Decode graphs outlive sleeps: their memory is the device's own, and what they name comes back at its
-// address. So no graph is captured again at a wake-up, whatever the level, and only the graphs' memory stays
-// on the device meanwhile. A KV cache that shrinks and grows keeps its addresses, too.
+// Decode graphs outlive sleeps: their memory is the device's own, and the memory that they name comes back at
+// its address. So no graph is captured again at a wake-up, whatever the level, and only the graphs' memory
+// stays on the device meanwhile. A KV cache that shrinks and grows keeps its addresses, too. In a new epoch
+// graphs hold the buffers of the old group: the Fence drops them, and the first step captures them again, on
+// survivors and newcomers together.
 #include <gtest/gtest.h>
 
 #include <mutex>
 #include <set>
+#include <thread>
 
+#include "absl/time/clock.h"
 #include "base/memory_tags.h"
 #include "tests/cuda/gpu_worker_parts.h"
 #include "tests/worker/rejoin_group.h"
@@ -21,7 +25,7 @@ namespace {
 constexpr int kTokens = 6;
 constexpr int kRanks = 2;
 constexpr int kGraphs = 2 * kRanks;  // of 1 and 2 sequences
-// Of a few MiB in each layer, and as few as the sequence needs.
+// Caches of a few MiB in each layer, and of as few blocks as the sequence needs.
 constexpr int kBlocks = 4096, kFewBlocks = 8;
 
 #ifdef SOMNUS_CUDA_EMULATOR
@@ -30,7 +34,7 @@ constexpr int64_t kPage = 2 << 20;  // the driver's granularity
 
 using Pages = std::set<char*>;
 
-// What the ranks have mapped.
+// The memory that the ranks have mapped.
 class Mapped {
  public:
   void Add(void* address, int64_t bytes) {
@@ -74,7 +78,7 @@ int64_t Launches() { return cuda_emulated::emulator::CallsForGraphs().launches; 
 int64_t Available() { return GetEmulatedDeviceMemory().available; }
 #endif
 
-// What the ranks hold, and how often they captured.
+// The memory that the ranks hold, and how often the ranks captured.
 struct Footprint {
   int64_t kv_bytes = 0;
 #ifdef SOMNUS_CUDA_EMULATOR
@@ -118,14 +122,18 @@ class GraphSleep : public testing::Test {
     return std::make_unique<Worker>(WorkerOptions{.device = DeviceKind::kCuda, .num_threads = 1}, parts);
   }
 
-  // The tokens of before, each but the first one by a graph.
+  // The tokens of before, by graphs that may be captured meanwhile.
+  void ExpectTokens() {
+    const absl::StatusOr<std::vector<int32_t>> tokens = group_.Generate(kTokens);
+    ASSERT_TRUE(tokens.ok()) << tokens.status();
+    EXPECT_EQ(*tokens, undisturbed_);
+  }
+  // The tokens of before, each but the first token by a graph.
   void ExpectSameTokens() {
 #ifdef SOMNUS_CUDA_EMULATOR
     const int64_t launches = Launches();
 #endif
-    const absl::StatusOr<std::vector<int32_t>> tokens = group_.Generate(kTokens);
-    ASSERT_TRUE(tokens.ok()) << tokens.status();
-    EXPECT_EQ(*tokens, undisturbed_);
+    ExpectTokens();
 #ifdef SOMNUS_CUDA_EMULATOR
     EXPECT_EQ(Launches(), launches + (kTokens - 1) * kRanks);
 #endif
@@ -209,7 +217,7 @@ TEST_F(GraphSleep, AnotherSizeOfTheKvCacheCapturesNothing) {
   }
 }
 
-// The graphs of an epoch name its group's buffers: they end with it, and their memory is released, also while
+// The graphs of an epoch name the group's buffers: graphs end with the group, with their memory, also while
 // the ranks sleep.
 TEST_F(GraphSleep, AnotherEpochReleasesGraphsAndCapturesThemAgain) {
   ASSERT_EQ(group_.Sleep(1), absl::OkStatus());
@@ -222,13 +230,54 @@ TEST_F(GraphSleep, AnotherEpochReleasesGraphsAndCapturesThemAgain) {
   EXPECT_EQ(Captures(), captures);
 #endif
   ASSERT_EQ(group_.WakeUp(), absl::OkStatus());
-  const absl::StatusOr<std::vector<int32_t>> tokens = group_.Generate(kTokens);
-  ASSERT_TRUE(tokens.ok()) << tokens.status();
-  EXPECT_EQ(*tokens, undisturbed_);
+  ExpectTokens();
 #ifdef SOMNUS_CUDA_EMULATOR
   EXPECT_EQ(Captures(), captures + kGraphs) << "by the first step";
 #endif
   ExpectSameTokens();
+}
+
+// In pinned memory.
+TEST_F(GraphSleep, ASequenceWhoseBlocksAreKeptGoesOnAfterEverySleep) {
+  const absl::StatusOr<std::vector<int32_t>> tokens = group_.GenerateOverSleeps(kTokens);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_EQ(*tokens, undisturbed_);
+  ExpectSameTokens();
+}
+
+TEST_F(GraphSleep, SurvivorsOfAFailedStepCaptureAgain) {
+#ifdef SOMNUS_CUDA_EMULATOR
+  const int64_t available = Available();
+#endif
+  // Rank 1 does not come to a step.
+  std::thread abort([&] {
+    while (!group_.worker(0).step_in_progress()) absl::SleepFor(absl::Milliseconds(1));
+    group_.worker(0).Abort("rank 1 is lost");
+  });
+  EXPECT_FALSE(group_.Generate(kTokens, /*absent=*/1).ok());
+  abort.join();
+  ASSERT_EQ(group_.Recover(0), absl::OkStatus());
+#ifdef SOMNUS_CUDA_EMULATOR
+  EXPECT_EQ(Available(), available + kGraphs * kGraphBytes) << "they are dropped";
+#endif
+  ExpectTokens();
+#ifdef SOMNUS_CUDA_EMULATOR
+  EXPECT_EQ(Available(), available) << "they are there again";
+#endif
+}
+
+TEST_F(GraphSleep, ANewcomerCapturesWithTheSurvivor) {
+  for (const int sleep_level : {0, 1}) {
+    if (sleep_level > 0) {
+      ASSERT_EQ(group_.Sleep(sleep_level), absl::OkStatus());
+    }
+    group_.Lose(1);
+    ASSERT_EQ(group_.Recover(sleep_level), absl::OkStatus());
+    if (sleep_level > 0) {
+      ASSERT_EQ(group_.WakeUp(), absl::OkStatus());
+    }
+    ExpectTokens();
+  }
 }
 
 }  // namespace

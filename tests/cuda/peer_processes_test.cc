@@ -177,7 +177,7 @@ TEST(PeerProcessesTest, MemoryThatIsNotThePeersIsNotTrusted) {
     const absl::Status status = JoinOn(device.get(), OptionsOf(group, r, 2)).status();
     if (!absl::IsFailedPrecondition(status)) return 1;
     const auto says = [&](const char* text) { return status.message().find(text) != std::string::npos; };
-    // What rank 1 writes does not reach rank 0 either.
+    // A write of rank 1 does not reach rank 0 either.
     return says("memory of rank ") && says("differ from what it wrote") ? 0 : 2;
   });
   for (int r = 0; r < 2; ++r) EXPECT_EQ(ranks.Wait(r), 0) << "rank " << r;

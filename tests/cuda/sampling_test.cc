@@ -121,7 +121,7 @@ TEST(SamplingTest, RowsThatAreNotGoodHaveNoToken) {
   }
 }
 
-// What Sample's definition leaves of the softmax: min-p, top-k with its ties, top-p.
+// The part of the softmax that Sample's definition leaves: min-p, top-k with ties, top-p.
 std::vector<double> Cut(const std::vector<float>& logits, const SampleRow& row) {
   const size_t n = logits.size();
   std::vector<size_t> order(n);

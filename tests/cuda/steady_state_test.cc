@@ -1,5 +1,5 @@
-// What a decode step costs the thread that launches it, once a batch runs: one copy to the device, one graph,
-// one copy back, and never a wait. Replies are another thread's, as in the worker.
+// The thread that launches a decode step of a running batch makes a copy to the device, launches a graph,
+// makes a copy back, and never waits. Another thread makes the replies, as in the worker.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -209,7 +209,7 @@ TEST(SteadyState, TheRunnerNeverWaits) {
   }
 }
 
-// What only some requests need is copied separately, and adds no wait.
+// Data that only some requests need is copied separately, and adds no wait.
 TEST(SteadyState, NorForRequestsThatChangeLogits) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   Ranks ranks(1);

@@ -29,7 +29,7 @@ class Ambiguous(Exception):
 
 
 def check_gaps(values):
-    """Of numbers in descending order."""
+    """Refuses numbers in descending order that are nearly equal."""
     for better, worse in zip(values, values[1:]):
         if better - worse < MIN_GAP:
             raise Ambiguous
@@ -135,7 +135,7 @@ def cases_of(name):
 
 
 def ending_prompts(model, eos):
-    """Those after which an EOS token is one of the two likeliest."""
+    """The prompts after which an EOS token is among the two likeliest tokens."""
     for seed in itertools.count():
         prompts = torch.randint(3, 500, (512, 2 + seed % 6), generator=torch.Generator().manual_seed(seed))
         with torch.no_grad():

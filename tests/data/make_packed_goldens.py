@@ -119,7 +119,7 @@ def compressed_int8(rng, shape):
 
 
 def float8(bits):
-    """What a byte means: a sign, four bits of exponent (7 is that of 1), three of fraction."""
+    """The number of a byte: a sign, four bits of exponent (7 is that of 1), three of fraction."""
     bits = bits.astype(np.int64)
     exponent, fraction = bits >> 3 & 15, bits & 7
     value = np.where(exponent == 0, fraction / 8 * 2.0 ** -6, (1 + fraction / 8) * 2.0 ** (exponent - 7.0))

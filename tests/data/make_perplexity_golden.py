@@ -25,7 +25,7 @@ from f32_tensors import read_f32  # noqa: E402
 MODEL = "qwen2"
 OUT = os.path.join(DATA, f"perplexity_{MODEL}.json")
 NUM_TEXTS, TOKENS, SEED = 4, 64, 20
-# Of log-probabilities: transformers has the frequencies of rotary embeddings in float32, whatever the rest is in.
+# The tolerance of log-probabilities: transformers has frequencies of rotary embeddings in float32 with every other type.
 TOLERANCE = 1e-4
 
 

@@ -1,4 +1,4 @@
-"""What the files of tools/deploy are compared with: flags as --help prints them, routes, defaults."""
+"""The sources with which the files of tools/deploy are compared: flags as --help prints them, routes, defaults."""
 import os
 import re
 

@@ -28,7 +28,7 @@ LABELLED = (
 
 
 def vllm_queries(window):
-    """Of each series what panels make of it. `window`: as 1m."""
+    """The queries that panels make of each series. `window`: as 1m."""
     for name in HISTOGRAMS:
         def rate(part, series=f"vllm:{name}"):
             return f"rate({series}_{part}{{{SELECTOR}, engine=~\".+\"}}[{window}])"

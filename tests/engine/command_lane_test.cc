@@ -24,7 +24,7 @@ class CommandLaneTest : public ::testing::Test {
     lane_.Add({command});
     return command;
   }
-  // Of the command that begins next; empty: none does.
+  // The name of the command that begins next; empty where no command does.
   std::string Begin() { return lane_.BeginNext(absl::ZeroDuration()) ? lane_.current()->Name() : ""; }
 
   const EngineOptions options_;

@@ -1,4 +1,4 @@
-// Deadlines, and requests that are refused because their first token would come too late.
+// Deadlines, and requests that are refused because the first token would come too late.
 
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ class EngineExpiryTest : public ::testing::TestWithParam<bool> {
     return ticket;
   }
   MonotonicTime Now() const { return absl::Milliseconds(now_ms_.load()); }
-  // Time passes, and the loop looks at it, which a command makes it do.
+  // Time passes, and a command makes the loop look at the time.
   void Pass(int64_t seconds) {
     now_ms_ += 1000 * seconds;
     ASSERT_TRUE(engine_->Resume().ok());
@@ -168,7 +168,7 @@ TEST_P(EngineExpiryTest, ADeadlineThatIsOverEndsTheRequestBeforeAStep) {
 
 class HopelessTest : public EngineExpiryTest {
  protected:
-  // Three steps of 16 tokens, and the rest; each step takes at least one look.
+  // Three steps of 16 tokens, and the rest; each step takes at least a look.
   void Measure() {
     looks_ = true;
     ExpectServed(Submit(MakeTicket("measure", 50, 1, 300)));
@@ -177,11 +177,6 @@ class HopelessTest : public EngineExpiryTest {
   }
 };
 INSTANTIATE_TEST_SUITE_P(OffAndOn, HopelessTest, ::testing::Bool());
-
-TEST_P(HopelessTest, WithoutAMeasureEverybodyIsAdmitted) {
-  Start();
-  ExpectServed(Submit(WithFirstTokenBy(MakeTicket("a", 160, 2), Now() + absl::Milliseconds(200))));
-}
 
 TEST_P(HopelessTest, ARequestWhoseFirstTokenCannotComeInTimeIsRefusedAtOnce) {
   Start();
@@ -196,32 +191,6 @@ TEST_P(HopelessTest, ARequestWhoseFirstTokenCannotComeInTimeIsRefusedAtOnce) {
   EXPECT_EQ(executor_.num_computed_tokens(), computed);
   executor_.Hold(false);
   ExpectServed(Submit(WithFirstTokenBy(MakeTicket("may be", 160, 2), Now() + absl::Hours(1))));
-}
-
-TEST_P(HopelessTest, ChoicesShareTheFateOfTheFirst) {
-  Start();
-  Measure();
-  std::vector<Ticket> choices;
-  std::vector<EngineRequest> requests;
-  for (int i = 0; i < 3; ++i) {
-    choices.push_back(
-        WithFirstTokenBy(MakeTicket(std::to_string(i), 160, 2), Now() + absl::Milliseconds(200)));
-    if (i > 0) choices.back().request.fork_of = "0";
-    requests.push_back(choices.back().request);
-  }
-  ASSERT_TRUE(engine_->SubmitAll(requests).ok());
-  for (const Ticket& choice : choices) {
-    ASSERT_TRUE(choice.sink->Wait());
-    EXPECT_EQ(choice.sink->error(), ExpiryError(ExpiryCause::kTtftEstimate));
-  }
-  EXPECT_EQ(engine_->Stats().num_waiting, 0);
-}
-
-TEST_P(HopelessTest, AMeasureThatIsOldKeepsNobodyOut) {
-  Start();
-  Measure();
-  now_ms_ += absl::ToInt64Milliseconds(PrefillSpeed::kLife) + 1;
-  ExpectServed(Submit(WithFirstTokenBy(MakeTicket("a", 160, 2), Now() + absl::Milliseconds(200))));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // A KV cache that outlives sleeps of level 1: exactly the tokens of an undisturbed run, and nothing is
-// computed again; and all that makes the engine forget it.
+// computed again; and all events that make the engine forget the cache.
 
 #include <gtest/gtest.h>
 
@@ -21,16 +21,16 @@ EngineOptions Keeping(bool async_scheduling = true, int32_t num_host_blocks = 64
   return options;
 }
 
-// Each token but the last one is computed.
+// Each token but the last is computed.
 int64_t TokensOf(const Ticket& ticket) {
   return static_cast<int64_t>(ticket.request.prompt.size()) + ticket.request.max_tokens - 1;
 }
 
-// An engine with a request that has delivered some of its tokens.
+// An engine with a request that has delivered some tokens.
 class EngineKeepTest : public ::testing::Test {
  protected:
   void Start(const EngineOptions& options = Keeping()) {
-    engine_.reset();  // before the executor that it uses
+    engine_.reset();  // before the executor that the engine uses
     executor_.emplace(SmallWorker(options));
     // The request must not have ended when the engine goes to sleep, however busy the machine is.
     executor_->SetStepTime(absl::Milliseconds(5));
@@ -46,7 +46,7 @@ class EngineKeepTest : public ::testing::Test {
     EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
     EXPECT_EQ(engine_->Stats().used_blocks, 0);
   }
-  // The request goes on to its end, without computing a token twice or with some that are computed again.
+  // The request goes on to the end, without computing a token twice or with some that are computed again.
   void WakeUpAndEnd(bool recomputes) {
     ASSERT_TRUE(engine_->WakeUp({}).ok());
     ExpectTokens();
@@ -87,18 +87,6 @@ TEST_F(EngineKeepTest, ARequestGoesOnWhereItWas) {
   }
 }
 
-TEST_F(EngineKeepTest, ThePrefixCacheOutlivesTheSleep) {
-  Start();
-  ExpectTokens();
-  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-  ASSERT_TRUE(engine_->WakeUp({}).ok());
-  Ticket again = MakeTicket("b", 9, 3);
-  ASSERT_TRUE(engine_->Submit(again.request).ok());
-  ASSERT_TRUE(again.sink->Wait());
-  EXPECT_EQ(again.sink->num_cached_tokens(), 8);
-  EXPECT_EQ(again.sink->tokens(), Reference(again));
-}
-
 TEST_F(EngineKeepTest, WithoutTheOptionTheCacheIsDiscarded) {
   EngineOptions options = Keeping();
   options.keep_kv_on_sleep = false;
@@ -107,14 +95,6 @@ TEST_F(EngineKeepTest, WithoutTheOptionTheCacheIsDiscarded) {
   EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
   WakeUpAndEnd(/*recomputes=*/true);
   EXPECT_EQ(executor_->lifecycle_calls(), (Calls{"sleep 1", "wake kv_cache weights workspace"}));
-}
-
-TEST_F(EngineKeepTest, WhatDoesNotFitIsComputedAgain) {
-  Start(Keeping(true, /*num_host_blocks=*/2));
-  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-  EXPECT_EQ(engine_->Stats().used_host_blocks, 2) << "of its blocks, those of the cached prefix";
-  WakeUpAndEnd(/*recomputes=*/true);
-  EXPECT_EQ(engine_->Stats().num_preemptions, 1);
 }
 
 TEST_F(EngineKeepTest, ASleepKeepsNoMoreThanItMay) {
@@ -254,21 +234,6 @@ TEST_F(EngineKeepTest, AHostWithoutMemoryForItDoesNotKeepTheEngineFromSleeping) 
   EXPECT_EQ(calls[1], "sleep 1");
 }
 
-TEST_F(EngineKeepTest, ARequestThatIsAbortedWhileItSleepsGivesItsBlocksBack) {
-  Start();
-  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-  engine_->Abort("a");
-  ASSERT_TRUE(ticket_.sink->Wait());
-  EXPECT_EQ(engine_->Stats().used_blocks, 0);
-  ASSERT_TRUE(engine_->WakeUp({}).ok());
-  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
-  Ticket again = MakeTicket("b", 9, 3);
-  ASSERT_TRUE(engine_->Submit(again.request).ok());
-  ASSERT_TRUE(again.sink->Wait());
-  EXPECT_EQ(again.sink->num_cached_tokens(), 8) << "its blocks were kept";
-  EXPECT_EQ(again.sink->tokens(), Reference(again));
-}
-
 TEST_F(EngineKeepTest, AResetOfThePrefixCacheReachesWhatIsKept) {
   Start();
   ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
@@ -321,7 +286,7 @@ TEST_F(EngineKeepTest, APauseThatKeepsTheCacheAndThenASleepKeepIt) {
   WakeUpAndEnd(/*recomputes=*/false);
 }
 
-// In the middle of a sleep, while it sleeps, and in the middle of a wake-up.
+// In the middle of a sleep, while the engine sleeps, and in the middle of a wake-up.
 TEST_F(EngineKeepTest, ALossOfTheGroupForgetsIt) {
   for (const std::string moment : {"falling asleep", "asleep", "waking"}) {
     SCOPED_TRACE(moment);

@@ -30,7 +30,7 @@ int64_t Sum(const std::array<int64_t, kPreemptionCauses.size()>& counts) {
 class EngineSwapTest : public ::testing::Test {
  protected:
   void Start(const EngineOptions& options = Swapping()) {
-    engine_.reset();  // before the executor that it uses
+    engine_.reset();  // before the executor that the engine uses
     executor_.emplace(SmallWorker(options));
     executor_->SetStepTime(absl::Milliseconds(1));
     engine_.emplace(options, &*executor_, nullptr);
@@ -82,19 +82,6 @@ TEST_F(EngineSwapTest, NothingIsComputedTwice) {
   }
 }
 
-TEST_F(EngineSwapTest, NorIsItOverSleepsThatKeepTheCache) {
-  Start();
-  for (int i = 0; i < 10; ++i) {
-    ASSERT_TRUE(tickets_[0].sink->WaitForTokens(5 * (i + 1)));
-    ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-    ASSERT_TRUE(engine_->WakeUp({}).ok());
-  }
-  ExpectTokens();
-  EXPECT_EQ(Recomputed(), 0);
-  EXPECT_EQ(Sum(engine_->Stats().preemptions.by_recompute), 0);
-  EXPECT_GT(engine_->Stats().swaps.in_blocks, 0);
-}
-
 TEST_F(EngineSwapTest, AnAbortALevelTwoSleepAndALossLeaveNothingBehind) {
   Start();
   AwaitSwapped();
@@ -112,39 +99,10 @@ TEST_F(EngineSwapTest, AnAbortALevelTwoSleepAndALossLeaveNothingBehind) {
   EXPECT_EQ(engine_->Stats().num_recoveries, 1);
 }
 
-TEST_F(EngineSwapTest, CachedPrefixesOutliveASleepThatKeepsTheCacheAndNoDeeperOne) {
-  EngineOptions options = Swapping();
-  options.scheduler.blocks.enable_prefix_caching = true;
-  options.scheduler.host_prefix_caching = HostPrefixCaching::kOn;
-  Start(options);
-  for (const Ticket& ticket : tickets_) {
-    ASSERT_TRUE(ticket.sink->Wait());
-    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
-  }
-  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-  EXPECT_GT(engine_->Stats().cached_host_blocks, 0);
-  EXPECT_GT(engine_->Stats().swaps.stored_blocks, 0);
-  ASSERT_TRUE(engine_->WakeUp({}).ok());
-  EXPECT_GT(engine_->Stats().cached_host_blocks, 0);
-  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
-  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
-}
-
-TEST_F(EngineSwapTest, WithoutTheOptionASleepForgetsIt) {
-  EngineOptions options = Swapping();
-  options.keep_kv_on_sleep = false;
-  Start(options);
-  AwaitSwapped();
-  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
-  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
-  ASSERT_TRUE(engine_->WakeUp({}).ok());
-  ExpectTokens();
-}
-
 constexpr int64_t kBytesPerMillisecond = 4'000'000;  // that copies are assumed to make
 
-// An executor with a clock of its own: a step takes 10 ms, 1 ms for each token, and so long for each block
-// that it copies.
+// An executor with a clock: a step takes 10 ms, 1 ms for each token, and so long for each block
+// that the step copies.
 class TimedExecutor : public FakeExecutor {
  public:
   TimedExecutor(const FakeWorkerOptions& options, absl::Duration copy_time)
@@ -167,11 +125,11 @@ class TimedExecutor : public FakeExecutor {
 
  private:
   const absl::Duration copy_time_;
-  std::deque<absl::Duration> step_times_;  // without a reply; the loop thread alone uses it
+  std::deque<absl::Duration> step_times_;  // without a reply; the loop thread alone uses the list
   std::atomic<int64_t> now_us_{0};
 };
 
-// The preemptions where prices decide, which the engine has from the times of its steps. A block of 4 tokens
+// The preemptions where prices decide, which the engine has from the times of steps. A block of 4 tokens
 // takes 4 ms to compute again, and twice the time of a copy to swap. `block_bytes`: from which a copy's time
 // is assumed before one was measured.
 EngineStats RunByPrices(bool async_scheduling, int64_t block_bytes, absl::Duration copy_time) {

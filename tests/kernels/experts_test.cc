@@ -41,7 +41,7 @@ OpsLimits Limits(int64_t rows, int64_t experts, int64_t k) {
   return {.max_tokens = rows, .max_k = k, .max_expert_rows = rows, .max_experts = experts};
 }
 
-// What a router chooses for one token, in double.
+// The choice of a router for one token, in double.
 std::vector<std::pair<int, double>> PlainChoice(const std::vector<double>& logits, const float* correction,
                                                 const RouterRule& rule) {
   const int n = static_cast<int>(logits.size());

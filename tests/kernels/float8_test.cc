@@ -19,7 +19,7 @@ OpsLimits Limits(int64_t tokens, int64_t n, int64_t k) {
   return {.max_tokens = tokens, .max_k = k, .max_n = n};
 }
 
-// What shares a scale.
+// The numbers that share a scale.
 enum class Scales {
   kRows,    // each row has its own
   kBlocks,  // blocks of 32 x 32

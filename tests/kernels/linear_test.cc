@@ -32,7 +32,7 @@ void ExpectProduct(Matrix& x, const std::vector<float>& w, const float* bias, Ma
   }
 }
 
-// Of random x and weights, for these numbers of rows of x; an odd number goes without a bias.
+// Sums of random x and weights, for these numbers of rows of x; an odd number goes without a bias.
 void ExpectSums(CpuIsa isa, DataType type, int64_t n, int64_t k, const std::vector<int64_t>& all_tokens) {
   for (const int64_t tokens : all_tokens) {
     SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << " n " << n << " k " << k << " T "

@@ -1,4 +1,4 @@
-// What changes logits before sampling, against a plain model over lists of tokens, bit by bit; and the fill
+// The changes of logits before sampling, against a plain model over lists of tokens, bit by bit; and the fill
 // of random weights.
 
 #include <cmath>

@@ -238,7 +238,7 @@ TEST(CpuDeviceTest, TheEnvironmentForcesAnInstructionSet) {
 }
 
 #if defined(__x86_64__)
-// What AMX adds to a signal's frame does not fit into so small a stack, so Linux refuses tiles to the
+// The part of AMX in a signal's frame does not fit into so small a stack, so Linux refuses tiles to the
 // process.
 TEST(CpuDeviceTest, DoesWithoutTilesThatAreRefused) {
   if (!__builtin_cpu_supports("amx-tile")) GTEST_SKIP() << "this CPU has no AMX";

@@ -177,7 +177,7 @@ TEST(QuantizeRows, APartOfAFloat8RowIsAsInTheWholeOne) {
   QuantizeRows(DataType::kF8E4M3, row.data(), 1, kCols, whole.data());
   QuantizeFloat8Part(row.data(), kCols, kBlock, 3 * kBlock, part.data());
   EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + kBytes));
-  // Of a row that ends within a block.
+  // A part of a row that ends within a block.
   QuantizeFloat8Part(row.data(), kCols - 1, kBlock, 3 * kBlock, part.data());
   float scale;
   std::memcpy(&scale, part.data(), sizeof(scale));

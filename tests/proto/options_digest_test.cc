@@ -1,4 +1,4 @@
-// What makes two loads the same.
+// The options that make two loads the same.
 
 #include "proto/options_digest.h"
 

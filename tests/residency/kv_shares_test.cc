@@ -14,7 +14,7 @@ using Resizes = std::vector<KvResize>;
 
 constexpr MonotonicTime kNow = absl::Seconds(1000);
 
-// Of 1600 blocks of 10 bytes; the minimum is 100.
+// A cache of 1600 blocks of 10 bytes; the minimum is 100.
 KvShareView Awake(int32_t mapped, int32_t needed, absl::Duration unused_for = absl::ZeroDuration()) {
   KvShareView view;
   view.state = State::kAwake;

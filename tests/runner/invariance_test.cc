@@ -289,8 +289,8 @@ TEST_P(TypeOnIsaTest, SameBitsAloneAndTogether) {
   std::unique_ptr<RankGroup> group = Load(1), two_threads = Load(2);
   ASSERT_TRUE(group && two_threads);
   std::vector<MiniRequest> requests = MakeRequests(group->config());
-  // Of 5, 33 and 70 tokens: each alone is a few rows to some sets, all at once are so many to every set that
-  // it expands the weights (kernels/cpu/tile_sizes.h).
+  // Prompts of 5, 33 and 70 tokens: each alone has few rows for some sets, and all at once have so many rows
+  // that every set expands the weights (kernels/cpu/tile_sizes.h).
   requests = {requests[1], requests[3], requests[4]};
   for (MiniRequest& request : requests) request.max_tokens = 3;
   ExpectSameBits(*group, requests,

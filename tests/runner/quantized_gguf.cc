@@ -19,8 +19,8 @@ constexpr int kLayers = 2, kHeads = 4, kKvHeads = 2;
 
 int HeadDim(const QuantizedGguf& model) { return model.head_dim.value_or(model.hidden / kHeads); }
 
-// Of a block whose other bits are all random, with a scale of 1: the standard deviation of its values, the
-// minimum that makes their mean zero, and where the two are stored, as f16.
+// A block whose other bits are all random, with a scale of 1: the standard deviation of the values, the
+// minimum that makes the mean zero, and the places where scale and minimum are stored, as f16.
 struct Stored {
   double deviation;
   double minimum = 0;

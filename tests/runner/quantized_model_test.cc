@@ -109,7 +109,7 @@ TEST(QuantizedModel, ComputesFusedMatricesOfSeveralTypes) {
     ASSERT_TRUE(stored);
     EXPECT_LT(MeanDifference(PromptLogprobs(RunLong(*stored)), reference), 0.05) << world_size << " ranks";
     if (world_size > 1) continue;
-    // Of a layer 425984 values are Q4_K, 131072 Q5_0 and 32768 Q6_K, which the embedding is too.
+    // A layer has 425984 values in Q4_K, 131072 in Q5_0 and 32768 in Q6_K, as the embedding is.
     EXPECT_EQ(stored->runner(0).weight_types(), "Q4_K 0.5 MiB, Q5_0 0.2 MiB, Q6_K 0.2 MiB");
   }
 }
@@ -128,8 +128,8 @@ TEST(QuantizedModel, ExpandsWhatAShardCutsWithinABlock) {
   EXPECT_LT(MeanDifference(PromptLogprobs(RunLong(*two)), PromptLogprobs(RunLong(*expanded))), 0.05);
 }
 
-// Of 256 columns of the attention's output each of two ranks has half a block of a K type; the MLP's 512 are
-// two whole ones.
+// Each of two ranks has half a block of a K type of the 256 columns of the attention's output; the MLP's 512
+// columns are two whole blocks.
 TEST(QuantizedModel, ExpandsWhatAShardCutsWithinABlockOf256) {
   const QuantizedGguf model = {.layers = StorageType::kQ6_K, .hidden = 256, .intermediate = 512};
   const std::string path = WriteQuantizedGguf(model);

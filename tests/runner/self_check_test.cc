@@ -98,7 +98,7 @@ TEST_P(SelfCheckTest, FindsWeightsThatAreDamagedOnAnyRank) {
   Load("llama-uneven");
   const uint64_t first = Check();
   for (int rank = 0; rank < GetParam(); ++rank) {
-    // Of every number that lies there; what is a scale, or a small one, must not be missed among them.
+    // A bit of every number there; a scale, or a small number, must not be missed among the numbers.
     for (int i = 3; i < 4096; i += 4) weights_[rank][i] ^= 1;
     EXPECT_NE(Check(), first) << "rank " << rank;
     for (int i = 3; i < 4096; i += 4) weights_[rank][i] ^= 1;

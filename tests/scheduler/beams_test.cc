@@ -131,7 +131,7 @@ TEST(BeamsTest, AGroupIsPreemptedWhole) {
       ParamsOf(&requests[2])->ignore_eos = true;
       RunExact(requests, &harness);
       EXPECT_GT(harness.scheduler.stats().num_preemptions(), 0);
-      // Of a group that is in the step, all beams are.
+      // All beams of a group that is in the step are in the step.
       for (const v1::StepRequest& step : harness.steps) {
         std::set<int32_t> freed(step.freed_slots().begin(), step.freed_slots().end());
         for (const v1::ScheduledSequence& sequence : step.sequences())

@@ -1,6 +1,6 @@
-// All at once: requests of every kind arrive in one load and are disturbed in every way that there is. The
-// answers are exact at the end, and after every step all books add up (Harness::Check). Each feature has
-// random tests of its own beside its other tests.
+// All at once: requests of every kind arrive in one load and are disturbed in every way that there is, with
+// plenty of memory and with little. The answers are exact at the end, and after every step all books add up
+// (Harness::Check).
 
 #include <gtest/gtest.h>
 
@@ -15,9 +15,10 @@ namespace {
 
 // The events of all loads, so that no kind of event stays away unnoticed.
 struct Totals {
-  int64_t steps = 0, given_back = 0, preemptions = 0, swapped_in = 0, host_hits = 0, forks = 0, branches = 0,
-          accepted = 0, wrong = 0, salted_hits = 0, pinned = 0, pin_releases = 0, aborts = 0, losses = 0,
-          sleeps = 0;
+  int64_t steps = 0, given_back = 0, preemptions = 0, recomputed = 0, swapped_in = 0, host_hits = 0,
+          forks = 0, branches = 0, accepted = 0, wrong = 0, salted_hits = 0, pinned = 0, aborts = 0,
+          losses = 0, sleeps = 0;
+  PinReleases pin_releases;
 };
 
 class RandomRun {
@@ -41,7 +42,11 @@ class RandomRun {
 
   void ExpectExact() const {
     EXPECT_FALSE(harness_.scheduler.has_sequences());
-    EXPECT_EQ(harness_.scheduler.blocks().pool().num_used(), harness_.scheduler.blocks().pins().num_blocks());
+    const BlockManager& blocks = harness_.scheduler.blocks();
+    EXPECT_EQ(blocks.pool().num_used(), blocks.pins().num_blocks());
+    EXPECT_EQ(blocks.host().pool().num_used(), blocks.host().cache().size());
+    for (const v1::StepRequest& step : harness_.steps)
+      ASSERT_TRUE(step.swap_outs().empty() || step.swap_ins().empty());
     for (const auto& [id, request] : requests_) {
       if (aborted_.contains(id)) continue;
       if (request.sampling->beam_search.has_value()) {
@@ -55,6 +60,9 @@ class RandomRun {
       if (request.sampling->num_prompt_logprobs >= 0) {
         ASSERT_EQ(answer.prompt_logprobs.size(), request.prompt.size()) << id;
       }
+      if (request.sampling->num_logprobs >= 0) {
+        ASSERT_EQ(answer.logprobs.size(), answer.tokens.size()) << id;
+      }
     }
   }
 
@@ -63,6 +71,7 @@ class RandomRun {
     totals->steps += static_cast<int64_t>(harness_.steps.size());
     totals->given_back += scheduler.stats().given_back_blocks;
     totals->preemptions += scheduler.stats().num_preemptions();
+    totals->recomputed += scheduler.stats().preemptions.by_recompute[0];
     totals->swapped_in += scheduler.stats().swaps.in_tokens;
     totals->host_hits += scheduler.stats().swaps.host_hit_tokens;
     totals->forks += scheduler.stats().num_forks;
@@ -75,7 +84,7 @@ class RandomRun {
         totals->salted_hits += answer->second.num_cached;
     }
     totals->pinned += num_pinned_;
-    totals->pin_releases += scheduler.blocks().pins().releases().forgotten;
+    totals->pin_releases.Add(scheduler.blocks().pins().releases());
     totals->aborts += static_cast<int64_t>(aborted_.size());
     totals->losses += num_losses_;
     totals->sleeps += num_sleeps_;
@@ -86,7 +95,7 @@ class RandomRun {
   std::string Salt() { return Below(4) == 0 ? "salt" : ""; }
 
   SchedulerOptions Options() {
-    SchedulerOptions options = SmallOptions(/*num_blocks=*/60 + Below(40));
+    SchedulerOptions options = SmallOptions(/*num_blocks=*/Below(2) == 0 ? 60 + Below(40) : 15 + Below(25));
     options.max_num_seqs = 6 + Below(8);
     options.max_num_batched_tokens = 14 + Below(40);
     options.policy = Below(2) == 0 ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
@@ -97,6 +106,7 @@ class RandomRun {
     options.max_num_partial_prefills = 1 + Below(3);
     options.max_long_partial_prefills = 1 + Below(2);
     options.long_prefill_token_threshold = Below(12);
+    if (Below(4) == 0) options.step_bytes = 300 + Below(1000);
     options.blocks.enable_prefix_caching = Below(6) != 0;
     options.blocks.watermark = Below(2) * 0.05;
     options.blocks.num_host_blocks = Below(60);
@@ -119,13 +129,18 @@ class RandomRun {
     EngineRequest request = MakeRequest(id, 1 + Below(40), 1 + Below(30), first);
     const int kind = Below(4);
     if (kind == 0) {
-      request = BeamRequest(id, 1 + Below(4), 1 + Below(30), 1 + Below(15), first);
+      request = BeamRequest(id, 1 + Below(5), 1 + Below(30), 1 + Below(15), first);
       ParamsOf(&request)->ignore_eos = Below(2) == 0;
+      ParamsOf(&request)->length_penalty = Below(3);
       ParamsOf(&request)->early_stopping = static_cast<EarlyStopping>(Below(3));
     } else if (Below(4) == 0) {
       OwnSampling(&request)->eos_token_ids = {FakeWorker::ReferenceTokens(request.prompt, 12)[Below(12)]};
     } else if (Below(6) == 0) {
       OwnSampling(&request)->num_prompt_logprobs = 0;
+    } else if (Below(6) == 0) {
+      OwnSampling(&request)->num_logprobs = 1;
+    } else if (Below(6) == 0) {
+      OwnSampling(&request)->repetition_penalty = 1.5f;
     }
     request.priority = Below(3);
     request.cache_salt = Salt();
@@ -170,6 +185,10 @@ class RandomRun {
         return harness_.Suspend();
       case 6:
         return harness_.scheduler.ResetPrefixCache();
+      case 10:  // a sleep that does not happen
+        harness_.Suspend();
+        harness_.scheduler.kept().Choose();
+        return harness_.scheduler.kept().Abandon();
       case 7:
       case 8:
       case 9: {
@@ -201,7 +220,7 @@ class RandomRun {
 
 TEST(EverythingRandomTest, EveryAnswerIsExactAndTheBooksAddUp) {
   Totals totals;
-  for (uint32_t seed = 1; seed <= 150; ++seed) {
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
     for (const size_t depth : {0u, 1u}) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << " depth " << depth);
       RandomRun run(seed, depth);
@@ -215,6 +234,7 @@ TEST(EverythingRandomTest, EveryAnswerIsExactAndTheBooksAddUp) {
   EXPECT_GT(totals.steps, 100'000);
   EXPECT_GT(totals.given_back, 500);
   EXPECT_GT(totals.preemptions, 500);
+  EXPECT_GT(totals.recomputed, 500);
   EXPECT_GT(totals.swapped_in, 1000);
   EXPECT_GT(totals.host_hits, 500);
   EXPECT_GT(totals.forks, 1000);
@@ -223,7 +243,8 @@ TEST(EverythingRandomTest, EveryAnswerIsExactAndTheBooksAddUp) {
   EXPECT_GT(totals.wrong, 500);
   EXPECT_GT(totals.salted_hits, 1000);
   EXPECT_GT(totals.pinned, 5000);
-  EXPECT_GT(totals.pin_releases, 100);
+  EXPECT_GT(totals.pin_releases.forgotten, 100);
+  EXPECT_GT(totals.pin_releases.no_blocks, 5);
   EXPECT_GT(totals.aborts, 100);
   EXPECT_GT(totals.losses, 100);
   EXPECT_GT(totals.sleeps, 300);

@@ -55,7 +55,7 @@ TEST(NgramLookupTest, ALoopGoesOn) {
   EXPECT_EQ(Draft({5, 5, 5}, 4), (Tokens{5, 5, 5, 5}));
 }
 
-// Of `min` tokens at least, `max` at most, the longest of all occurrences.
+// The longest of all occurrences with `min` tokens at least and `max` at most.
 int32_t LongestOccurrence(const Tokens& tokens, int32_t min, int32_t max) {
   const auto size = static_cast<int32_t>(tokens.size());
   int32_t longest = 0;

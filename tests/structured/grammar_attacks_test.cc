@@ -1,5 +1,5 @@
-// What a stranger's grammar may cost. Every compile and every call of a matcher ends, in a grammar or in a
-// Status, within the limits of memory; the process and its other grammars go on.
+// A stranger's grammar has a bounded cost. Every compile and every call of a matcher ends, in a grammar or in
+// a Status, within the limits of memory; the process and its other grammars go on.
 
 #include <fstream>
 #include <string>

@@ -11,7 +11,7 @@ namespace somnus {
 struct HostileGrammar {
   std::string name;
   GrammarSource source;
-  // What a client may make the model write under the grammar, as far as the grammar goes.
+  // A text that a client may make the model write under the grammar, as far as the grammar goes.
   std::string text;
 };
 

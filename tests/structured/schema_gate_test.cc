@@ -1,4 +1,4 @@
-// What the gate serves, rewrites and refuses, keyword by keyword.
+// The schemas that the gate serves, rewrites and refuses, keyword by keyword.
 
 #include "coordinator/structured/schema_gate.h"
 

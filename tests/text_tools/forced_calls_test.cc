@@ -121,7 +121,7 @@ std::string TextOf(const Json& format, const std::string& arguments) {
   return text + format["separator"].get<std::string>() + TextOf(format["tags"][0], arguments);
 }
 
-// What xgrammar's styles write for {"a": 1}.
+// The texts of xgrammar's styles for {"a": 1}.
 std::string ArgumentsOf(absl::string_view style) {
   if (style == "qwen_xml") return "<parameter=a>1</parameter>";
   if (style == "minimax_xml") return "<parameter name=\"a\">1</parameter>";

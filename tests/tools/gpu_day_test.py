@@ -163,7 +163,7 @@ class OtherDays(Folder):
         self.assertEqual(resumed[:len(lines)], lines)
         rest = resumed[len(lines):]
         self.assert_forms(rest)
-        # What has waited for longest is first; what a call's end has cut off is last.
+        # The job that has waited for longest is first; the job that a call's end has cut off is last.
         self.assertEqual(ends(rest), [("long", "ok"), ("never", "ok"), ("neither", "ok"), ("cut", "ok")])
         self.assertEqual(status, 0)
         self.assertIn("| first | ok |", page)

@@ -22,7 +22,7 @@ class CheckpointBackupTest : public WeightsTest {
  protected:
   void SetUp() override { MakeAwake(v1::LOAD_FORMAT_AUTO, v1::BACKUP_POLICY_FILE); }
 
-  // Of weights.
+  // The report of the weights after a sleep.
   v1::TagReport Slept(int level) {
     const absl::StatusOr<v1::CommitResponse> response = Sleep(worker_, level);
     EXPECT_TRUE(response.ok()) << response.status();

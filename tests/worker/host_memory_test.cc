@@ -64,7 +64,7 @@ int64_t FreeBytes(Shared* shared) {
 
 class TwoRanksOfAHost : public testing::Test {
  protected:
-  // What a rank does in its own process between a load and its end. The returned status is its outcome.
+  // The work of a rank in a process between the load and the end. The returned status is the outcome.
   using Rank = std::function<absl::Status(Worker&, int rank)>;
 
   TwoRanksOfAHost() : path_(absl::StrCat(testing::TempDir(), "/host-", getpid())) {

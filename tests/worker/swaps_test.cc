@@ -8,7 +8,7 @@
 namespace somnus {
 namespace {
 
-// Of device blocks and host blocks; the first of a pair is the source.
+// A step that swaps pairs of device blocks and host blocks; the first of a pair is the source.
 v1::StepRequest SwapStep(int64_t id, const Pairs& outs, const Pairs& ins, int64_t epoch = 1) {
   v1::StepRequest step = EmptyStep(id, epoch);
   for (const auto& [device, host] : outs) {

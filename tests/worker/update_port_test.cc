@@ -112,7 +112,7 @@ class UpdatePortTest : public testing::Test {
       writer->WritesDone();
       return FromGrpcStatus(writer->Finish());
     }
-    // Of a stream that has all tensors.
+    // Sends a stream that has all tensors.
     absl::Status SendAll(float value) {
       for (const v1::WeightChunk& chunk : AllTensors(value)) Send(chunk);
       return Finish();

@@ -13,7 +13,7 @@ A test that has options, or "alone = True" (a test of what belongs to the proces
 GROUP = 8
 GROUPED = "grouped"
 SIZES = ["small", "medium", "large"]
-JOINED = ["data", "size", "linkstatic"]
+JOINED = ["data", "size"]
 GTEST = ["@absl", "@gtest", "@gtest_main"]
 
 def cc_test(name, srcs = None, deps = [], alone = False, gtest = True, **attributes):
@@ -36,11 +36,33 @@ def cc_test(name, srcs = None, deps = [], alone = False, gtest = True, **attribu
         **attributes
     )
 
-def group_tests():
-    """Declares tests_1, tests_2, ... of the tests that this BUILD file declared before, in the order of their names."""
+def cc_tests(names, deps, hdrs = [], **attributes):
+    """A cc_test of each name, from NAME.cc, with the same headers, dependencies and attributes."""
+    for name in names:
+        cc_test(name = name, srcs = hdrs + [name + ".cc"], deps = deps, **attributes)
+
+def group_tests(deps = [], hdrs = [], data = [], group = GROUP):
+    """Joins the tests of a folder as tests_1, tests_2, ..., in the order of their names.
+
+    Each *_test.cc that no test above has as a source is a test with these dependencies. A new file needs no line.
+
+    Args:
+      deps: of these tests.
+      hdrs: headers that these tests share and no library has.
+      data: of these tests.
+      group: so many tests are one program.
+    """
+    declared = {
+        source.split(":")[-1]: None
+        for rule in native.existing_rules().values()
+        if rule["kind"] == "cc_test"
+        for source in rule["srcs"]
+    }
+    names = [file[:-len(".cc")] for file in native.glob(["*_test.cc"]) if file not in declared]
+    cc_tests(names, deps, hdrs, data = data)
     tests = [rule for _, rule in sorted(native.existing_rules().items()) if GROUPED in rule.get("tags", [])]
-    for number in range((len(tests) + GROUP - 1) // GROUP):
-        _group("tests_%d" % (number + 1), tests[number * GROUP:(number + 1) * GROUP])
+    for number in range((len(tests) + group - 1) // group):
+        _group("tests_%d" % (number + 1), tests[number * group:(number + 1) * group])
 
 def _group(name, tests):
     joined = [source for test in tests for source in test["srcs"] if source.endswith("_test.cc")]

@@ -26,7 +26,7 @@ def substitute(value, model, vocabulary):
 
 
 def sse_document(text):
-    """What the rules see of an event stream; ids and errors are counts, as the rules compare them with numbers."""
+    """The parts of an event stream that the rules see; ids and errors are counts, as the rules compare them with numbers."""
     events, after_done, bad, done = [], 0, 0, False
     for line in text.splitlines():
         if not line.startswith("data:"):

@@ -176,7 +176,7 @@ class Chaos:
         number = self.rng.randint(1, max(1, int(self.num_tokens * share)))
         wait_until(lambda: len(round_.token_times) >= number or round_.over(), HEAL_S, "tokens", poll=0.005)
 
-    # What must hold.
+    # The checks after a round.
 
     def run(self, moment, kind, rank, **arguments):
         """One round with one fault (`moment` is the name of a method); returns its seconds without a token, or None."""

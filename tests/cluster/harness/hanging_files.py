@@ -1,4 +1,4 @@
-"""A file system that stops to answer on command, as one over a network does: FUSE, spoken by a process of its own."""
+"""A file system that stops to answer on command, as a network's file system may: FUSE, spoken by a separate process."""
 import ctypes
 import errno
 import multiprocessing
@@ -7,7 +7,6 @@ import select
 import stat
 import struct
 import tempfile
-import time
 import unittest
 
 HEADER = struct.Struct("<IIQQIIII")
@@ -31,8 +30,8 @@ def mounts_work():
 
 class HangingFiles:
     """A context manager: `path` is a mount point with copies of a folder's files. hang() stops all answers about files' bytes (or
-    about the bytes of the file with the name `only`), go_on() gives them. Leaving the context ends whoever still waits, with an
-    error; leaving it again does nothing."""
+    about the bytes of the file with the name `only`), go_on() gives them. Leaving the context ends every reader that still waits, with an
+    error; leaving the context again does nothing."""
 
     def __init__(self, folder=None, only=None):
         if not mounts_work():
@@ -141,7 +140,7 @@ class Files:
         try:
             os.write(self.device, REPLY.pack(REPLY.size + len(body), -error, unique) + body)
         except OSError:
-            pass  # whoever asked has ended
+            pass  # the asking process has ended
 
     def reply(self, opcode, node, body):
         if opcode == INIT:

@@ -101,7 +101,7 @@ class ServedWeights(unittest.TestCase):
 
     def setUp(self):
         wait_until(lambda: self.status().state != pb.ENGINE_STATE_RECOVERING, 60, "recovered")
-        # Of stale weights only others can be brought, and what sleeps cannot be reloaded.
+        # Stale weights can only be replaced by other weights, and weights that sleep cannot be reloaded.
         self.control.Sleep(pb.SleepRequest(level=2, force=True), timeout=DEADLINE_S)
         self.control.WakeUp(pb.WakeUpRequest(load_weights=False), timeout=DEADLINE_S)
         self.reload(tiny(MODEL))

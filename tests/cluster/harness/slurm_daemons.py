@@ -152,7 +152,7 @@ class Slurm:
             os.kill(pid, signal.SIGKILL)
 
     def variable(self, pid, name):
-        """Of a process's environment; empty where it is not set or the process has ended."""
+        """A variable of a process's environment; empty where the variable is not set or the process has ended."""
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 variables = dict(entry.split(b"=", 1) for entry in file.read().split(b"\0") if b"=" in entry)

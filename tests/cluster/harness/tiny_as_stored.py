@@ -122,7 +122,7 @@ def scaled(values, offset, largest):
 
 
 def bit_pairs(numbers):
-    """Of 16 parts of 16 numbers, as Q2_K and Q3_K have them."""
+    """The bytes of 16 parts of 16 numbers, as Q2_K and Q3_K have the parts."""
     out = bytearray(64)
     for part, of_part in enumerate(numbers):
         for i, number in enumerate(of_part):
@@ -207,7 +207,7 @@ def spread(values, groups, width, zero):
 
 
 def widen(matrix, row_groups, rows, column_groups, columns):
-    """Of a matrix; groups that are None stay as they are."""
+    """The matrix with spread rows and columns; rows or columns whose groups are None stay as they are."""
     if column_groups:
         matrix = [spread(row, column_groups, columns, 0.0) for row in matrix]
     return spread(matrix, row_groups, rows, [0.0] * len(matrix[0])) if row_groups else matrix

@@ -134,5 +134,5 @@ class Driver:
 
 
 def handle_of(address):
-    """Of Driver, with zeros in it and at its end, as CUDA's have."""
+    """A handle of Driver, with zeros in the middle and at the end, as handles of CUDA have."""
     return b"h\0" + address.to_bytes(8, "little") + bytes(54)
