@@ -183,10 +183,10 @@ enum class Fetch {
   kUnaided,   // as LinearArgs::reads_ahead says
 };
 
-// Whether StoredWeights reads a sub-block in the order of addresses: there are no high bits beside the low
-// ones, and no scales of sub-blocks before them.
+// Whether StoredWeights reads a block in the order of addresses, but for a line of scales: there are no high
+// bits beside the low ones, no scales of sub-blocks, and no minima.
 template <DataType kType>
-constexpr bool kReadsInOrder = LayoutOf(kType).high_bits == 0 &&
+constexpr bool kReadsInOrder = LayoutOf(kType).high_bits == 0 && !LayoutOf(kType).minimum &&
                                LayoutOf(kType).scales == PackedScales::kNone;
 
 // Fetches kBytes at `p`, which are read next.
@@ -224,10 +224,15 @@ inline __attribute__((noinline)) void StoredTile(const LinearArgs& args, const c
   StoreTile<kRows, kVectors>(args, row, column, acc);
 }
 
+// Whether tiles of so many rows leave prefetches to a CPU that reads ahead. Weights of 8 bits pass so fast
+// that small matrices end before the CPU has come ahead.
+template <DataType kType, int kRows>
+constexpr bool kUnaidedStored = kRows <= kSizes.unaided_rows[1] && LayoutOf(kType).low_bits < 8;
+
 // The tile that brings the panel from memory.
 template <DataType kType, int kRows, int kVectors>
 SOMNUS_INLINE void FirstTile(const LinearArgs& args, const char* panel, int64_t row, int64_t column) {
-  if constexpr (kRows <= kSizes.unaided_rows[1]) {
+  if constexpr (kUnaidedStored<kType, kRows>) {
     if (args.reads_ahead)
       return StoredTile<kType, kRows, kVectors, Fetch::kUnaided>(args, panel, row, column);
   }
