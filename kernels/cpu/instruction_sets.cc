@@ -101,20 +101,22 @@ bool RequestTiles() {
 // half the rate (docs/measured).
 bool HasFastProducts() { return !__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake"); }
 
-// On Zen 4 expanding makes many rows slower: conversions do not use the ports of multiply-adds
-// (docs/measured). AMD's further cores are assumed to be alike.
-KernelTable Expanding(KernelTable table) {
-  table.expands = !__builtin_cpu_is("amd");
+// On Zen 4 expanding makes many rows slower, as conversions do not use the ports of multiply-adds, and
+// prefetches make a few rows slower (docs/measured). AMD's further cores are assumed to be alike.
+KernelTable Tuned(KernelTable table) {
+  const bool amd = __builtin_cpu_is("amd");
+  table.expands = !amd;
+  table.reads_ahead = amd;
   return table;
 }
 
 const KernelTable& Portable() {
-  static const KernelTable table = Expanding(Named("portable", kPortableKernels));
+  static const KernelTable table = Tuned(Named("portable", kPortableKernels));
   return table;
 }
 
 const KernelTable& Avx2() {
-  static const KernelTable table = Expanding(Named("avx2", kAvx2Kernels));
+  static const KernelTable table = Tuned(Named("avx2", kAvx2Kernels));
   return table;
 }
 
@@ -124,7 +126,7 @@ const KernelTable& AvxVnni() {
 }
 
 const KernelTable& Avx512() {
-  static const KernelTable table = Expanding(Named("avx512", kAvx512Kernels));
+  static const KernelTable table = Tuned(Named("avx512", kAvx512Kernels));
   return table;
 }
 
@@ -137,7 +139,7 @@ const KernelTable& Avx512Vnni() {
 // not run on tiles.
 const KernelTable& Avx512Bf16Products() {
   static const KernelTable table = [] {
-    const KernelTable products = Expanding(Named("avx512_bf16", kAvx512Bf16Kernels));
+    const KernelTable products = Tuned(Named("avx512_bf16", kAvx512Bf16Kernels));
     return __builtin_cpu_supports("avx512vbmi") ? WithParts(products, kAvx512VbmiParts) : products;
   }();
   return table;

@@ -33,6 +33,7 @@ struct LinearArgs {
   float* y;
   int64_t y_stride;  // elements
   bool expands;      // KernelTable::expands
+  bool reads_ahead;  // KernelTable::reads_ahead
 };
 
 // Rows of activations, strides in elements.
@@ -201,6 +202,10 @@ struct KernelTable {
   // Whether Linear of many rows expands 16-bit weights for products in f32. Depends on the CPU; set by
   // instruction_sets.cc.
   bool expands;
+  // Whether the CPU itself fetches weights that are read in the order of their addresses, so well that
+  // prefetches of a tile of a few rows (TileSizes::unaided_rows) only take the place of other reads. Depends
+  // on the CPU; set by instruction_sets.cc.
+  bool reads_ahead;
 };
 
 // The table of each unit of the architecture. A table of parts replaces members of a lesser set's table; all

@@ -10,6 +10,10 @@ constexpr Prefetch kWeightPrefetch =
     P::E::kType == DataType::kBF16&& kRows >= kSizes.l1_rows[0] && kRows <= kSizes.l1_rows[1] ? Prefetch::kL1
                                                                                               : Prefetch::kL2;
 
+// Whether such a tile needs no prefetch where LinearArgs::reads_ahead is set.
+template <typename P, int kRows>
+constexpr bool kUnaided = P::E::kType == DataType::kBF16&& kRows <= kSizes.unaided_rows[0];
+
 // Columns [column, column + kVectors * kW) of rows [row, row + kRows).
 template <typename P, int kRows, int kVectors>
 inline __attribute__((noinline)) void LinearTile(const LinearArgs& args, const char* panel, int64_t row,
@@ -20,7 +24,7 @@ inline __attribute__((noinline)) void LinearTile(const LinearArgs& args, const c
   const int64_t steps = args.k / P::kStepK;
   const char* b[kVectors];
   for (int v = 0; v < kVectors; ++v) b[v] = panel + (column % kPanelWidth / kW + v) * P::kBBytes;
-  if (ahead != 0) {
+  if (ahead != 0 && !(kUnaided<P, kRows> && args.reads_ahead)) {
     Tile<P, kRows, kVectors, kWeightPrefetch<P, kRows>>(a, args.x_stride, b, kBStride, steps, acc, ahead);
   } else {
     Tile<P, kRows, kVectors>(a, args.x_stride, b, kBStride, steps, acc);

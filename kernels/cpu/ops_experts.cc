@@ -167,7 +167,8 @@ void ExpertsLinear(Device& device, const TensorView& x, ExpertInput input, const
                   .bias = nullptr,
                   .y = static_cast<float*>(y.data),
                   .y_stride = y.stride,
-                  .expands = cpu.kernels().expands};
+                  .expands = cpu.kernels().expands,
+                  .reads_ahead = cpu.kernels().reads_ahead};
   const RowBlocks blocks(routing, LinearBlockRows(cpu.kernels(), shape.k), cpu.workspace());
   char* const memory = cpu.workspace() + ExpertTableBytes(routing.num_experts);
   TensorView rows = x;

@@ -39,7 +39,8 @@ void Linear(Device& device, const TensorView& x, const LinearWeight& w, const fl
                   .bias = bias,
                   .y = static_cast<float*>(y.data),
                   .y_stride = y.stride,
-                  .expands = cpu.kernels().expands};
+                  .expands = cpu.kernels().expands,
+                  .reads_ahead = cpu.kernels().reads_ahead};
   PrepareLinearInput(cpu, x, w.dtype, cpu.workspace(), &args);
   const LinearKernel kernel = LinearKernelOf(cpu.kernels(), w.dtype, x.dtype);
   const int64_t block_rows = LinearBlockRows(cpu.kernels(), w.k);

@@ -176,23 +176,67 @@ SOMNUS_INLINE void PrefetchBytes(const char* p, int64_t bytes) {
 constexpr int kMaxStoredRows = kSizes.max_stored_rows;
 constexpr int QuantVectors(int rows) { return kSizes.stored_vectors[rows < 4 ? rows - 1 : 3]; }
 
-template <DataType kType, int kRows, int kVectors>
+// How part of a panel comes into a cache.
+enum class Fetch {
+  kNone,      // an earlier tile has read the panel
+  kPrefetch,  // by prefetches
+  kUnaided,   // as LinearArgs::reads_ahead says
+};
+
+// Whether StoredWeights reads a block in the order of addresses, but for a line of scales: there are no high
+// bits beside the low ones, no scales of sub-blocks, and no minima.
+template <DataType kType>
+constexpr bool kReadsInOrder = LayoutOf(kType).high_bits == 0 && !LayoutOf(kType).minimum &&
+                               LayoutOf(kType).scales == PackedScales::kNone;
+
+// Fetches kBytes at `p`, which are read next.
+template <DataType kType, Fetch kFetch, int64_t kBytes>
+SOMNUS_INLINE void FetchPart(const char* p, int64_t ahead) {
+  if constexpr (kFetch == Fetch::kPrefetch) PrefetchBytes(p + ahead, kBytes);
+  if constexpr (kFetch == Fetch::kUnaided && !kReadsInOrder<kType>) {
+    // A word of each cache line, so that lines are asked for in order.
+#pragma GCC unroll 64
+    for (int64_t i = 0; i < kBytes; i += 64) {
+      uint32_t word;
+      __builtin_memcpy(&word, p + i, 4);
+      asm volatile("" : : "r"(word));
+    }
+  }
+}
+
+template <DataType kType, int kRows, int kVectors, Fetch kFetch>
 inline __attribute__((noinline)) void StoredTile(const LinearArgs& args, const char* panel, int64_t row,
-                                                 int64_t column, int64_t ahead) {
+                                                 int64_t column) {
+  constexpr int64_t kAhead = AheadBytes(kRows);
   VF acc[kRows][kVectors] = {};
   const char* x = args.x + row * args.x_stride;
   const int64_t in_panel = column % kPanelWidth;
   const char* const end = panel + PanelBytes(kType, args.k);
   for (const char* block = panel; block < end; block += PanelBlockBytes(kType)) {
-    if (ahead != 0) PrefetchBytes(block + ahead, SubBlocksAt(kType));
+    FetchPart<kType, kFetch, SubBlocksAt(kType)>(block, kAhead);
     for (int64_t sub = 0; sub < SubBlocks(kType); ++sub, x += kActBlockBytes) {
-      if (ahead != 0)
-        PrefetchBytes(block + ahead + SubBlocksAt(kType) + sub * SubBlockBytes(kType), SubBlockBytes(kType));
+      const char* const part = block + SubBlocksAt(kType) + sub * SubBlockBytes(kType);
+      FetchPart<kType, kFetch, SubBlockBytes(kType)>(part, kAhead);
       DotBlock<ShapeOf<kType>(), kRows, kVectors>(StoredWeights<kType>{block, sub, in_panel}, x,
                                                   args.x_stride, acc);
     }
   }
   StoreTile<kRows, kVectors>(args, row, column, acc);
+}
+
+// Whether tiles of so many rows leave prefetches to a CPU that reads ahead. Weights of 8 bits pass so fast
+// that small matrices end before the CPU has come ahead.
+template <DataType kType, int kRows>
+constexpr bool kUnaidedStored = kRows <= kSizes.unaided_rows[1] && LayoutOf(kType).low_bits < 8;
+
+// The tile that brings the panel from memory.
+template <DataType kType, int kRows, int kVectors>
+SOMNUS_INLINE void FirstTile(const LinearArgs& args, const char* panel, int64_t row, int64_t column) {
+  if constexpr (kUnaidedStored<kType, kRows>) {
+    if (args.reads_ahead)
+      return StoredTile<kType, kRows, kVectors, Fetch::kUnaided>(args, panel, row, column);
+  }
+  StoredTile<kType, kRows, kVectors, Fetch::kPrefetch>(args, panel, row, column);
 }
 
 template <DataType kType>
@@ -202,10 +246,10 @@ void StoredRows(const LinearArgs& args, int64_t row_begin, int64_t rows, int64_t
     constexpr int kVectors = QuantVectors(kRows);
     for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
       const char* const w = args.w + panel * PanelBytes(kType, args.k);
-      for (int64_t c = 0; c < kPanelWidth; c += kVectors * kW) {
-        StoredTile<kType, kRows, kVectors>(args, w, row_begin, panel * kPanelWidth + c,
-                                           c == 0 ? AheadBytes(rows) : 0);
-      }
+      const int64_t column = panel * kPanelWidth;
+      FirstTile<kType, kRows, kVectors>(args, w, row_begin, column);
+      for (int64_t c = kVectors * kW; c < kPanelWidth; c += kVectors * kW)
+        StoredTile<kType, kRows, kVectors, Fetch::kNone>(args, w, row_begin, column + c);
     }
   });
 }
