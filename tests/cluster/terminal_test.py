@@ -87,6 +87,8 @@ class Names(unittest.TestCase):
                 self.assertEqual([int(one) for one in re.findall(r"127\.0\.0\.1:(\d+)", ready)], [port, port + 1, port + 2, port + 3])
                 url = f"http://127.0.0.1:{port}"
                 self.assertTrue(any(line.endswith(f"{url}/v1\n") for line in lines))
+                pages = next((line for line in lines if "pages:" in line), "".join(lines))
+                self.assertIn(f"{url}/ to chat, http://127.0.0.1:{port + 1}/ to operate", pages)
                 self.assertTrue(lines[-1].endswith(f"somnus chat --url={url}\n"), lines[-1])
                 for name in ("first", "second"):
                     self.assertGreater(len(run("generate", "--url", url, "--model", name, "--max-tokens=4", "a b").stdout), 1)
