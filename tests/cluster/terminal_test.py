@@ -219,6 +219,8 @@ class Screen(unittest.TestCase):
         self.assertRegex(self.cluster.cli("logs", "--limit=5").stdout, r"(?m)^\d\d:\d\d:\d\d\.\d+  cmpl-logged  test-model  length  \d+\+4 tokens")
         story = self.cluster.cli("explain", "cmpl-logged").stdout
         self.assertEqual(re.findall(r"(?m)^  \S+  \+ *\S+ s  ([a-z ]+)", story), ["queued", "scheduled", "first token", "ended"])
+        # A step is on its way by the time that the last token is known.
+        self.assertIn(int(re.search(r"computed in (\d+) steps", story)[1]), (4, 5), story)
         unknown = self.cluster.cli("explain", "cmpl-nobody", check=False)
         self.assertEqual(unknown.returncode, 1)
         self.assertIn("--request-history", unknown.stderr)
