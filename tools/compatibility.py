@@ -28,7 +28,7 @@ FLAGS = {
     "allowed-methods": "", "allowed-headers": "", "allow-credentials": "", "enable-request-id-headers": "", "root-path": "",
     "shutdown-timeout": "",
     "otlp-traces-endpoint": "", "kv-cache-metrics": "", "kv-cache-metrics-sample": "", "enable-tokenizer-info-endpoint": "",
-    "enable-sleep-mode": "every engine can sleep", "sleep-mode-backend": "there is one backend",
+    "enable-sleep-mode": "", "sleep-mode-backend": "there is one backend",
     "enable-chunked-prefill": "prompts are always computed in chunks", "trust-remote-code": "no code of a model is ever run",
     "tokenizer": "the tokenizer is the model's own", "tokenizer-mode": "there is one tokenizer",
     "revision": "models are directories or files", "download-dir": "nothing is downloaded", "hf-token": "nothing is downloaded",

@@ -103,6 +103,7 @@ void LoopRequests::Deliver(SequenceOutput output, absl::Time now) {
   }
   if (RequestTrail* const trail = sequence.request.trail.get(); trail != nullptr) {
     trail->AddTokens(static_cast<int64_t>(output.output.token_ids.size()));
+    trail->AddSteps(std::exchange(sequence.num_untold_steps, 0));
     if (is_first) trail->Note(TrailEvent::kFirstToken);
   }
   const FinishReason reason = output.output.finish_reason;

@@ -209,6 +209,11 @@ absl::Status CheckModel(const Flags& flags) {
         "--max-long-partial-prefills: ", flags.engine.scheduler.max_long_partial_prefills,
         " is more than --max-num-partial-prefills (", flags.engine.scheduler.max_num_partial_prefills, ")"));
   }
+  if (!flags.enable_sleep_mode) {
+    return absl::InvalidArgumentError(
+        "--enable-sleep-mode: every engine can sleep; operators alone reach /sleep (--admin-port, "
+        "--admin-api-key)");
+  }
   RETURN_IF_ERROR(CheckSpeculation(flags));
   RETURN_IF_ERROR(CheckPipeline(flags));
   RETURN_IF_ERROR(CheckAdapters(flags));

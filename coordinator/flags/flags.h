@@ -119,6 +119,7 @@ struct Flags {
   std::vector<int32_t> graph_sizes;  // empty: the worker's default
   absl::Duration max_tune_time = absl::Seconds(5);
   int64_t device_chunk_bytes = int64_t{1} << 30;
+  bool enable_sleep_mode = true;                            // false is refused
   v1::BackupPolicy backup = v1::BACKUP_POLICY_UNSPECIFIED;  // unspecified: the device's default
   std::string spill_dir;                                    // on each worker's host
   std::vector<int32_t> device_indices;  // the GPU of each local worker (LocalIndex); empty: i's is GPU i

@@ -40,6 +40,8 @@ FlagGroup SleepFlags(Flags* f) {
   FlagGroup group = {
       "Sleep",
       {
+          Flag::Switch("enable-sleep-mode", &f->enable_sleep_mode,
+                       "for vLLM's command lines: every engine can sleep"),
           Flag::OneOf("backup", &f->backup,
                       {{"auto", v1::BACKUP_POLICY_UNSPECIFIED},
                        {"retain", v1::BACKUP_POLICY_RETAIN},

@@ -104,6 +104,7 @@ void Fill(const ServedModel& model, v1::ModelStatus* status) {
   status->set_max_blocks(stats.max_blocks);
   status->set_prompt_tokens(stats.prompt_tokens);
   status->set_generation_tokens(stats.generation_tokens);
+  status->set_num_steps(stats.num_steps);
   status->set_pinned(model.pinned);
   status->set_priority(model.priority);
   status->set_ttft_target_s(absl::ToDoubleSeconds(model.ttft_target));

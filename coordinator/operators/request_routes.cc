@@ -110,6 +110,7 @@ Json RequestJson(const Row& row, absl::Time now) {
           {"num_prompt_tokens", facts.prompt_tokens},
           {"num_output_tokens", view.output_tokens},
           {"max_tokens", facts.max_tokens},
+          {"num_steps", view.num_steps},
           {"num_preemptions", view.num_preemptions}};
 }
 

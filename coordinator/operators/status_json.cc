@@ -186,6 +186,7 @@ Json ModelStatusJson(const ServedModel& model) {
           {"host_bytes_by_tag", BytesJson(stats.host_bytes)},
           {"prompt_tokens", stats.prompt_tokens},
           {"generation_tokens", stats.generation_tokens},
+          {"num_steps", stats.num_steps},
           {"prefix_cache_queries", stats.prefix_cache_queries},
           {"prefix_cache_hits", stats.prefix_cache_hits},
           {"latency", LatencyJson(model)}};

@@ -124,6 +124,7 @@ RequestTrail::View RequestTrail::Look(bool with_entries) const {
     }
   }
   view.output_tokens = output_tokens_.load(std::memory_order_relaxed);
+  view.num_steps = num_steps_.load(std::memory_order_relaxed);
   return view;
 }
 

@@ -62,6 +62,7 @@ class RequestTrail {
     std::vector<Entry> entries;
     int64_t num_dropped = 0;  // further events
     int64_t output_tokens = 0;
+    int64_t num_steps = 0;  // that computed a choice, as of the last output; the sum over the choices
     int64_t num_preemptions = 0;
     // InfinitePast: the moment has not come.
     absl::Time scheduled = absl::InfinitePast();
@@ -79,6 +80,7 @@ class RequestTrail {
   // Not for kEnded. After the end nothing is noted.
   void Note(TrailEvent event, absl::string_view detail = "");
   void AddTokens(int64_t count) { output_tokens_.fetch_add(count, std::memory_order_relaxed); }
+  void AddSteps(int64_t count) { num_steps_.fetch_add(count, std::memory_order_relaxed); }
   // Notes the end of the whole request, of all choices. `error` is empty where the request did not fail.
   void NoteEnd(absl::string_view finish_reason, absl::string_view error);
 
@@ -90,9 +92,9 @@ class RequestTrail {
   const Facts facts_;
   const absl::Time arrival_;
   const size_t max_entries_;
-  std::atomic<int64_t> output_tokens_{0};
+  std::atomic<int64_t> output_tokens_{0}, num_steps_{0};
   mutable absl::Mutex mutex_;
-  View view_ ABSL_GUARDED_BY(mutex_);  // output_tokens_ aside
+  View view_ ABSL_GUARDED_BY(mutex_);  // output_tokens_ and num_steps_ aside
 };
 
 // "waiting", "running", "preempted" or "ended".

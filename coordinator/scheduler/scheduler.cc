@@ -130,7 +130,8 @@ StepPlan Scheduler::Send(bool preempted, StepBuilder* builder) {
   plan.num_tokens = static_cast<int32_t>(options_.max_num_batched_tokens - builder->budget);
   // Blocks become known only now: no sequence of this step may adopt blocks that the step itself fills.
   for (const ScheduledEntry& entry : builder->step.entries) {
-    const Sequence& sequence = *entry.sequence;
+    Sequence& sequence = *entry.sequence;
+    ++sequence.num_untold_steps;
     if (entry.fills_blocks) blocks_.Commit(sequence.id, sequence.tokens, sequence.num_computed);
   }
   host_tier_.StoreCached(num_running(), builder);

@@ -94,6 +94,7 @@ struct Sequence : ServicePlace, FailureHistory {
   // deliver these again.
   int32_t num_prompt_logprobs = 0;
   int32_t num_preemptions = 0;
+  int32_t num_untold_steps = 0;  // that computed the sequence since the request's trail was told
   bool was_scheduled = false;
   bool avoids_prefix_cache = false;  // since its logits were bad on blocks that other sequences computed
   MonotonicTime expires_at = absl::InfiniteDuration();  // ExpiryQueue sets this

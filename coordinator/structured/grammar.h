@@ -89,9 +89,10 @@ class CompiledGrammar {
   virtual ~CompiledGrammar() = default;
   // A matcher at the start of a text, which keeps what it needs of this object alive.
   virtual absl::StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const = 0;
-  // Makes masks ahead, as far as the compiler's limits go; a matcher makes the masks that are missing. Takes
-  // as long as a compile, and matchers may run meanwhile.
-  virtual void MakeMasks() const = 0;
+  // Makes masks ahead, for as long as a compile may take; a matcher makes the masks that are missing.
+  // Matchers may run meanwhile. Returns whether another call would make more masks within the compiler's
+  // limits.
+  virtual bool MakeMasks() const = 0;
   // Memory in use, which grows with the masks.
   virtual int64_t bytes() const = 0;
 };

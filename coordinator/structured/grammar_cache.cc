@@ -140,13 +140,29 @@ void GrammarCache::CompileSources() {
 }
 
 void GrammarCache::MakeMasks(const Source& source, const CompiledGrammar& grammar) {
-  {
-    // Threads that wait for a compile go first; then matchers make this grammar's masks.
+  if (!BeginMasks(source, /*is_first=*/true)) return;
+  bool has_more = grammar.MakeMasks();
+  NoteMasks(source, grammar.bytes());
+  if (!has_more || !BeginMasks(source, /*is_first=*/false)) return;
+  for (int turn = 1; has_more && turn < kMaskTurns; ++turn) {
+    has_more = grammar.MakeMasks();
+    NoteMasks(source, grammar.bytes());
     std::lock_guard<std::mutex> lock(mu_);
-    if (ends_ || !queue_.empty()) return;
+    has_more = has_more && !ends_ && queue_.empty() && by_source_.contains(source);
   }
-  grammar.MakeMasks();
-  const int64_t bytes = static_cast<int64_t>(sizeof(GrammarSource)) + source->bytes() + grammar.bytes();
+  std::lock_guard<std::mutex> lock(mu_);
+  makes_more_masks_ = false;
+}
+
+bool GrammarCache::BeginMasks(const Source& source, bool is_first) {
+  std::lock_guard<std::mutex> lock(mu_);
+  // Sources that wait for a thread go first; then matchers make this grammar's masks.
+  if (ends_ || !queue_.empty() || !by_source_.contains(source)) return false;
+  return is_first || !std::exchange(makes_more_masks_, true);
+}
+
+void GrammarCache::NoteMasks(const Source& source, int64_t bytes) {
+  bytes += static_cast<int64_t>(sizeof(GrammarSource)) + source->bytes();
   std::lock_guard<std::mutex> lock(mu_);
   const auto found = by_source_.find(source);
   if (found == by_source_.end()) return;

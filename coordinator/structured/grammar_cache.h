@@ -66,6 +66,8 @@ class GrammarCache {
   Counts counts() const;
 
  private:
+  static constexpr int kMaskTurns = 10;
+
   using Source = std::shared_ptr<const GrammarSource>;
   struct SourceHash {
     size_t operator()(const Source& source) const { return absl::Hash<GrammarSource>()(*source); }
@@ -94,7 +96,12 @@ class GrammarCache {
 
   void CompileSources();
   void ExpireWaiters();
+  // Makes masks ahead of need: for the time of a compile, and on one thread alone for longer, up to
+  // kMaskTurns times, while no source waits for a thread and the grammar is kept.
   void MakeMasks(const Source& source, const CompiledGrammar& grammar);
+  // Whether the thread may make masks, or more masks, now.
+  bool BeginMasks(const Source& source, bool is_first);
+  void NoteMasks(const Source& source, int64_t bytes);
   // All with mu_ held.
   const Result* Find(const Source& source);
   void Keep(const Source& source, const Result& result);
@@ -116,6 +123,7 @@ class GrammarCache {
   absl::flat_hash_map<int64_t, Waiter> waiters_;  // by the call's number
   std::deque<Expiry> expiries_;                   // by time, also of calls that have their answer
   int64_t next_call_ = 0;
+  bool makes_more_masks_ = false;  // a thread does
   Counts counts_;
 
   std::vector<std::unique_ptr<CompileThread>> threads_;

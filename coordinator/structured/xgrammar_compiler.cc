@@ -291,14 +291,16 @@ class XgrammarGrammar : public CompiledGrammar {
         *max_whitespace_);
   }
 
-  void MakeMasks() const override {
-    // Masks that are missing at the limit are made on demand, within the limits of a step.
+  bool MakeMasks() const override {
     int64_t held = 0;
-    Metered(shared_->compile_limits(), absl::StatusCode::kInternal, &held, [this] {
-      xgrammar::CompiledGrammar grammar = grammar_;  // another handle of the same grammar
-      grammar->MaterializeAdaptiveTokenMaskCache();
-      return absl::OkStatus();
-    }).IgnoreError();
+    const absl::Status status =
+        Metered(shared_->compile_limits(), absl::StatusCode::kInternal, &held, [this] {
+          xgrammar::CompiledGrammar grammar = grammar_;  // another handle of the same grammar
+          grammar->MaterializeAdaptiveTokenMaskCache();
+          return absl::OkStatus();
+        });
+    // A matcher needs room for the masks that are made on demand: see XgrammarMatcher::Fill.
+    return absl::IsDeadlineExceeded(status) && bytes() < shared_->limits.compile_bytes / 2;
   }
 
   int64_t bytes() const override { return static_cast<int64_t>(grammar_.MemorySizeBytes()); }

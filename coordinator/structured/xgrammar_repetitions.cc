@@ -33,8 +33,8 @@ constexpr int32_t kLongestUnrolled = 128;
 // begins. With more copies masks are quicker, but a compile takes a time in proportion to their square: 5 ms
 // for 64.
 constexpr int32_t kMostCopies = 64, kStep = 32;
-// In the names of the automata of far steps. No rule of a client's grammar has such a name.
-constexpr absl::string_view kFarMark = "#far";
+// Begins the names of the automata of far steps. No rule of a client's grammar has such a name.
+constexpr absl::string_view kFarName = "#far";
 
 // A rule that is repeated: choices of sequences of strings and classes.
 struct Unit {
@@ -127,7 +127,7 @@ class Repetitions : public xgrammar::GrammarMutator {
   int32_t FarStep(const Unit& unit) {
     const auto [far, is_new] = far_steps_.try_emplace(unit.regex, 0);
     if (!is_new) return far->second;
-    const int32_t automaton = AddRegexRule(unit.regex + CountText(kStep, kStep), kFarMark);
+    const int32_t automaton = AddRegexRule(unit.regex + CountText(kStep, kStep), std::string(kFarName));
     num_branches_ += kStep * unit.branches;
     // The byte stands in no text, so the lookahead never ends, and no token is left uncertain for what comes
     // behind it.
@@ -139,8 +139,12 @@ class Repetitions : public xgrammar::GrammarMutator {
     return far->second;
   }
 
-  int32_t AddRegexRule(const std::string& regex, absl::string_view mark = "") {
-    const int32_t id = builder_->AddEmptyRuleWithHint(absl::StrCat(cur_rule_name_, "_automaton", mark));
+  int32_t AddRegexRule(const std::string& regex) {
+    return AddRegexRule(regex, cur_rule_name_ + "_automaton");
+  }
+
+  int32_t AddRegexRule(const std::string& regex, const std::string& name) {
+    const int32_t id = builder_->AddEmptyRuleWithHint(name);
     builder_->UpdateRuleBody(id, builder_->AddRegex(regex));
     return id;
   }
@@ -306,7 +310,7 @@ void TrustFarSteps(xgrammar::CompiledGrammar* compiled) {
   xgrammar::Grammar& grammar = (*compiled)->grammar;
   for (int32_t id = 0; id < static_cast<int32_t>(grammar->NumRules()); ++id) {
     auto& rule = grammar->GetRule(id);
-    const bool is_far = absl::StrContains(rule.name, kFarMark) && rule.lookahead_assertion_id >= 0;
+    const bool is_far = absl::StartsWith(rule.name, kFarName) && rule.lookahead_assertion_id >= 0;
     if (is_far && !rule.is_exact_lookahead) rule.is_exact_lookahead = true;
   }
 }

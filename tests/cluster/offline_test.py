@@ -236,6 +236,10 @@ class Engine(unittest.TestCase):
             self.llm.wake_up(tags=["kv_cache"])
             self.assertFalse(self.llm.is_sleeping())
             self.assertEqual(self.generate("abc", GREEDY)[0].outputs[0].token_ids, wanted)
+        freed = self.llm.sleep(tags=["kv_cache"])
+        self.assertTrue(self.llm.is_sleeping(), freed)
+        self.llm.wake_up()
+        self.assertEqual(self.generate("abc", GREEDY)[0].outputs[0].token_ids, wanted)
         self.assertTrue(self.llm.reset_prefix_cache())
         self.assertEqual(self.llm.get_default_sampling_params(), SamplingParams())
         found = {type(one): one for one in self.llm.get_metrics() if one.name in (

@@ -87,6 +87,8 @@ class Names(unittest.TestCase):
                 self.assertEqual([int(one) for one in re.findall(r"127\.0\.0\.1:(\d+)", ready)], [port, port + 1, port + 2, port + 3])
                 url = f"http://127.0.0.1:{port}"
                 self.assertTrue(any(line.endswith(f"{url}/v1\n") for line in lines))
+                pages = next((line for line in lines if "pages:" in line), "".join(lines))
+                self.assertIn(f"{url}/ to chat, http://127.0.0.1:{port + 1}/ to operate", pages)
                 self.assertTrue(lines[-1].endswith(f"somnus chat --url={url}\n"), lines[-1])
                 for name in ("first", "second"):
                     self.assertGreater(len(run("generate", "--url", url, "--model", name, "--max-tokens=4", "a b").stdout), 1)
@@ -217,6 +219,8 @@ class Screen(unittest.TestCase):
         self.assertRegex(self.cluster.cli("logs", "--limit=5").stdout, r"(?m)^\d\d:\d\d:\d\d\.\d+  cmpl-logged  test-model  length  \d+\+4 tokens")
         story = self.cluster.cli("explain", "cmpl-logged").stdout
         self.assertEqual(re.findall(r"(?m)^  \S+  \+ *\S+ s  ([a-z ]+)", story), ["queued", "scheduled", "first token", "ended"])
+        # A step is on its way by the time that the last token is known.
+        self.assertIn(int(re.search(r"computed in (\d+) steps", story)[1]), (4, 5), story)
         unknown = self.cluster.cli("explain", "cmpl-nobody", check=False)
         self.assertEqual(unknown.returncode, 1)
         self.assertIn("--request-history", unknown.stderr)

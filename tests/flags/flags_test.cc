@@ -287,6 +287,12 @@ TEST(FlagsTest, HowWorkersRun) {
   EXPECT_EQ(flags->dtype, v1::DTYPE_FLOAT16);
 }
 
+TEST(FlagsTest, EveryEngineCanSleep) {
+  EXPECT_TRUE(ParseFlags({"m", "--enable-sleep-mode"}).ok());
+  const auto status = ParseFlags({"m", "--enable-sleep-mode=false"}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+}
+
 TEST(FlagsTest, WorkersOfALauncher) {
   const Environment slurm = {{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NODELIST", "n[0-1]"}, {"SLURM_NTASKS", "4"}};
   auto flags = ParseFlags({"m", "--workers=auto"}, slurm);

@@ -51,7 +51,7 @@ class OkGrammar : public CompiledGrammar {
   absl::StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const override {
     return std::make_unique<OkMatcher>();
   }
-  void MakeMasks() const override {}
+  bool MakeMasks() const override { return false; }
   int64_t bytes() const override { return 1; }
 };
 

@@ -13,16 +13,21 @@ namespace {
 
 class FakeGrammar : public CompiledGrammar {
  public:
-  FakeGrammar(int64_t bytes, int64_t masks) : bytes_(bytes), masks_(masks) {}
+  FakeGrammar(int64_t bytes, int64_t masks, std::function<bool()> make)
+      : bytes_(bytes), masks_(masks), make_(std::move(make)) {}
   absl::StatusOr<std::unique_ptr<GrammarMatcher>> NewMatcher() const override {
     return absl::UnimplementedError("a fake");
   }
-  void MakeMasks() const override { bytes_ += masks_; }
+  bool MakeMasks() const override {
+    bytes_ += masks_;
+    return make_ && make_();
+  }
   int64_t bytes() const override { return bytes_; }
 
  private:
   mutable std::atomic<int64_t> bytes_;
   const int64_t masks_;
+  const std::function<bool()> make_;
 };
 
 // Compiles what the test says, and counts. The sources "wait..." wait until the test opens the gate.
@@ -30,7 +35,9 @@ struct Compiles {
   std::atomic<int> count{0};
   absl::Notification gate;
   int64_t bytes = 1000;
-  int64_t masks = 0;  // bytes of the masks of a grammar
+  int64_t masks = 0;  // bytes of the masks that a grammar makes at once
+  // Called when the grammar of the source "many masks" makes masks; returns whether there are more.
+  std::function<bool()> make_masks;
 };
 
 class FakeCompiler : public GrammarCompiler {
@@ -41,7 +48,9 @@ class FakeCompiler : public GrammarCompiler {
     if (source.text.rfind("wait", 0) == 0) compiles_->gate.WaitForNotification();
     if (source.text == "wrong") return absl::InvalidArgumentError("wrong");
     if (source.text == "slow") return absl::DeadlineExceededError("slow");
-    return std::make_shared<FakeGrammar>(compiles_->bytes, compiles_->masks);
+    return std::make_shared<FakeGrammar>(
+        compiles_->bytes, compiles_->masks,
+        source.text == "many masks" ? compiles_->make_masks : std::function<bool()>());
   }
 
  private:
@@ -142,6 +151,35 @@ TEST_F(GrammarCaches, MasksThatAreMadeAfterTheAnswerCountToo) {
   EXPECT_TRUE(cache_->Wait(Regex("b")).ok());
   while (cache_->counts().evicted == 0) std::this_thread::yield();
   EXPECT_LE(cache_->counts().bytes, 5000);
+}
+
+TEST_F(GrammarCaches, MasksAreMadeUntilNoneIsMissingOrEnoughTimeIsSpent) {
+  compiles_.masks = 100;
+  for (const auto& [missing, made] : {std::pair(1, 1), std::pair(4, 4), std::pair(1000, 10)}) {
+    std::atomic<int> turns = 0;
+    compiles_.make_masks = [&turns, missing = missing] { return ++turns < missing; };
+    Start({.threads = 1});
+    EXPECT_TRUE(cache_->Wait(Regex("many masks")).ok());
+    while (cache_->counts().bytes < compiles_.bytes + made * compiles_.masks) std::this_thread::yield();
+    cache_.reset();
+    EXPECT_EQ(turns, made);
+  }
+}
+
+TEST_F(GrammarCaches, MasksAreMadeWhileNoSourceWaits) {
+  std::atomic<int> turns = 0;
+  std::future<GrammarCache::Result> other;
+  compiles_.make_masks = [&] {
+    if (++turns == 2) other = Ask(Regex("b"));
+    return true;
+  };
+  Start({.threads = 1});
+  EXPECT_TRUE(cache_->Wait(Regex("many masks")).ok());
+  while (turns < 2) std::this_thread::yield();
+  while (cache_->counts().entries < 2) std::this_thread::yield();
+  cache_.reset();
+  EXPECT_TRUE(other.get().ok());
+  EXPECT_EQ(turns, 2);
 }
 
 TEST_F(GrammarCaches, EntriesAreBounded) {

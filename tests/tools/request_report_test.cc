@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kStory[] = R"({"request_id": "cmpl-1", "model": "m", "user": "ann", "state": "ended",
     "finish_reason": "stop", "received": 1000, "age_s": 3.5, "queue_s": 0.25, "ttft_s": 0.5, "num_choices": 1,
-    "num_prompt_tokens": 5, "num_output_tokens": 31, "max_tokens": 64, "num_preemptions": 1,
+    "num_prompt_tokens": 5, "num_output_tokens": 31, "max_tokens": 64, "num_steps": 32, "num_preemptions": 1,
     "events": [{"event": "queued", "at": 1000, "count": 1, "detail": ""},
                {"event": "scheduled", "at": 1000.25, "count": 1, "detail": ""},
                {"event": "preempted", "at": 1001, "count": 2, "detail": "no_blocks, swap"},
@@ -30,7 +30,7 @@ TEST(RequestReportTest, AStoryIsReadAndTold) {
       "  00:16:43.500  +  3.500 s  ended: stop\n"
       "  and 7 further events\n"
       "5 tokens of prompt, 31 of at most 64 of output, 0.250 s in the queue, first token after 0.500 s, then "
-      "10.0 tokens a second, preempted 1 time\n");
+      "10.0 tokens a second, computed in 32 steps, preempted 1 time\n");
   for (const absl::string_view line : absl::StrSplit(StoryText(story, absl::UTCTimeZone(), 60), '\n'))
     EXPECT_LE(line.size(), 60) << line;
 }

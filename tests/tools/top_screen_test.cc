@@ -23,7 +23,10 @@ TopFacts Facts(int num_models, int num_requests) {
     model->set_generation_tokens(1000);
   }
   facts.before = facts.models;
-  if (num_models > 0) facts.models.mutable_models(0)->set_generation_tokens(1500);
+  if (num_models > 0) {
+    facts.models.mutable_models(0)->set_generation_tokens(1500);
+    facts.models.mutable_models(0)->set_num_steps(125);
+  }
   facts.passed = absl::Seconds(2);
   for (int i = 0; i < 8; ++i) {
     v1::RankStatus* rank = facts.status.add_ranks();
@@ -64,6 +67,12 @@ TEST(TopScreenTest, FitsAnyTerminal) {
       ExpectFits(DrawTop(facts, view, rows, columns), rows, columns);
     }
   }
+}
+
+TEST(TopScreenTest, AWideTerminalShowsSteps) {
+  const std::string text = Text(DrawTop(Facts(1, 3), {}, 24, 130));
+  for (const char* words : {"step/s", "tok/step", "    62.5      4.0"})
+    EXPECT_TRUE(absl::StrContains(text, words)) << words << "\n" << text;
 }
 
 TEST(TopScreenTest, SixtyColumnsHaveWhatMatters) {

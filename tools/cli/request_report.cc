@@ -66,6 +66,7 @@ RequestRow ReadRow(const Json& json) {
   row.prompt_tokens = CountAt(json, "num_prompt_tokens");
   row.output_tokens = CountAt(json, "num_output_tokens");
   row.max_tokens = CountAt(json, "max_tokens");
+  row.steps = CountAt(json, "num_steps");
   row.preemptions = CountAt(json, "num_preemptions");
   return row;
 }
@@ -104,6 +105,7 @@ std::string Summary(const RequestRow& row) {
   const double decode_s = row.age_s - row.ttft_s;
   if (row.ttft_s >= 0 && row.output_tokens > 1 && decode_s > 0)
     parts.push_back(absl::StrFormat("then %.1f tokens a second", (row.output_tokens - 1) / decode_s));
+  if (row.steps > 0) parts.push_back(absl::StrCat("computed in ", Counted(row.steps, "step")));
   if (row.preemptions > 0) parts.push_back(absl::StrCat("preempted ", Counted(row.preemptions, "time")));
   return absl::StrJoin(parts, ", ");
 }

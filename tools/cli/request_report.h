@@ -19,7 +19,7 @@ struct RequestRow {
   std::string id, model, user, state, finish_reason;
   double received = 0;  // Unix seconds
   double age_s = 0, queue_s = -1, ttft_s = -1;
-  int64_t choices = 1, prompt_tokens = 0, output_tokens = 0, max_tokens = 0, preemptions = 0;
+  int64_t choices = 1, prompt_tokens = 0, output_tokens = 0, max_tokens = 0, steps = 0, preemptions = 0;
 };
 
 struct UserRow {

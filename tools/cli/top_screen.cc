@@ -82,13 +82,23 @@ std::string Marked(std::string line, bool selected) {
 // ---- Models
 
 constexpr Column kModelColumns[] = {
-    {"model", 0, false, 0}, {"state", 10, false, 0},   {"memory", 10, true, 0}, {"run", 5, true, 0},
-    {"wait", 5, true, 0},   {"KV", 4, true, 56},       {"out/s", 7, true, 60},  {"TTFT", 6, true, 76},
-    {"TPOT", 6, true, 76},  {"prompt/s", 8, true, 96}, {"host", 10, true, 106}};
+    {"model", 0, false, 0},    {"state", 10, false, 0},   {"memory", 10, true, 0}, {"run", 5, true, 0},
+    {"wait", 5, true, 0},      {"KV", 4, true, 56},       {"out/s", 7, true, 60},  {"TTFT", 6, true, 76},
+    {"TPOT", 6, true, 76},     {"prompt/s", 8, true, 96}, {"host", 10, true, 106}, {"step/s", 7, true, 114},
+    {"tok/step", 8, true, 123}};
 
 std::string Rate(int64_t now, int64_t then, absl::Duration passed) {
   if (passed <= absl::ZeroDuration() || now < then) return "-";
   return absl::StrFormat("%.1f", static_cast<double>(now - then) / absl::ToDoubleSeconds(passed));
+}
+
+// The tokens that a step computes or samples, on average.
+std::string TokensOfAStep(const v1::ModelStatus& now, const v1::ModelStatus& then) {
+  const int64_t steps = now.num_steps() - then.num_steps();
+  const int64_t tokens =
+      now.prompt_tokens() + now.generation_tokens() - then.prompt_tokens() - then.generation_tokens();
+  if (steps <= 0 || tokens < 0) return "-";
+  return absl::StrFormat("%.1f", static_cast<double>(tokens) / static_cast<double>(steps));
 }
 
 std::string Used(const v1::ModelStatus& model) {
@@ -125,7 +135,8 @@ Lines ModelLines(const TopFacts& facts, const TopView& view, size_t most, int co
                              model.latency().first_token_s() - then.latency().first_token_s()),
                     MeanWait(model.latency().num_further_tokens() - then.latency().num_further_tokens(),
                              model.latency().further_token_s() - then.latency().further_token_s()),
-                    Rate(model.prompt_tokens(), then.prompt_tokens(), passed), BytesText(model.host_bytes())},
+                    Rate(model.prompt_tokens(), then.prompt_tokens(), passed), BytesText(model.host_bytes()),
+                    Rate(model.num_steps(), then.num_steps(), passed), TokensOfAStep(model, then)},
                    selected, columns),
                selected));
   }
