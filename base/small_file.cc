@@ -80,7 +80,11 @@ absl::StatusOr<std::string> ReadPipedFile(const std::string& path, size_t max_by
   std::string text(max_bytes + 1, '\0');
   size_t size = 0;
   bool told = false;
+  const MonotonicTime begin = MonotonicNow();
   while (size < text.size()) {
+    if (MonotonicNow() - begin >= patience.total)
+      return absl::DeadlineExceededError(
+          absl::StrCat("has not ended within ", absl::FormatDuration(patience.total)));
     RETURN_IF_ERROR(AwaitBytes(fd, path, patience, &told));
     const ssize_t count = read(fd, text.data() + size, text.size() - size);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;

@@ -1,6 +1,6 @@
 #pragma once
-// Small files that flags name. Of keys, secrets and certificates only a regular file is read: a FIFO or a
-// device would hold up its reader for as long as nobody writes.
+// Small files that flags name. A file with a key, a secret or a certificate is read only where it is a
+// regular file: a FIFO or a device would hold up its reader for as long as nobody writes.
 
 #include <cstddef>
 #include <string>
@@ -17,10 +17,12 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t max_by
 // secret to a process's group.
 absl::StatusOr<std::string> ReadPrivateFile(const std::string& path, size_t max_bytes);
 
-// How long ReadPipedFile waits while nothing comes.
+// How long ReadPipedFile waits.
 struct PipePatience {
-  absl::Duration notice = absl::Seconds(1);  // until a line on stderr says for which file
-  absl::Duration limit = absl::Minutes(1);   // until DeadlineExceeded
+  absl::Duration notice =
+      absl::Seconds(1);                     // while nothing comes, until a line on stderr says for which file
+  absl::Duration limit = absl::Minutes(1);  // while nothing comes, until DeadlineExceeded
+  absl::Duration total = absl::Minutes(10);  // for the end of the text, until DeadlineExceeded
 };
 
 // The text of a regular file, or of a FIFO such as a shell's <(...), up to the end of its writers. Errors say

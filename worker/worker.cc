@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/build_id.h"
 #include "base/memory_tags.h"
@@ -18,6 +19,9 @@
 
 namespace somnus {
 namespace {
+
+// A call that reads adapters waits so long for the end of an earlier call, which ends between two matrices.
+constexpr absl::Duration kReadPatience = absl::Seconds(2);
 
 int64_t ResidentSetBytes() {
   std::FILE* file = std::fopen("/proc/self/statm", "r");
@@ -235,25 +239,36 @@ absl::StatusOr<v1::SetAdaptersResponse> Worker::SetAdapters(const v1::SetAdapter
 absl::Status Worker::ReadAdapters(const v1::ReadAdaptersRequest& request,
                                   const std::function<bool()>& has_left) {
   const int64_t epoch = request.group_epoch();
+  const auto add = [&](std::vector<std::shared_ptr<const HostAdapter>> adapters) {
+    return InEpoch(epoch, [&]() -> absl::Status {
+      if (has_left()) return absl::CancelledError("nobody waits for the adapters");
+      load_.AddReadAdapters(std::move(adapters));
+      return absl::OkStatus();
+    });
+  };
+  const std::vector<v1::WorkerAdapter> wanted(request.adapters().begin(), request.adapters().end());
   std::map<uint64_t, std::string> held;
   const auto begin = [&]() -> absl::StatusOr<std::shared_ptr<const AdapterReader>> {
     RETURN_IF_ERROR(epoch_.lifecycle()->Require(
         {WorkerState::kLoaded, WorkerState::kAwake, WorkerState::kAsleep}, "ReadAdapters"));
+    RETURN_IF_ERROR(load_.runner()->CheckAdapters(wanted));
     held = load_.runner()->AdapterFingerprints();
     return load_.runner()->adapter_reader();
   };
   ASSIGN_OR_RETURN(const std::shared_ptr<const AdapterReader> reader, InEpoch(epoch, begin));
   if (reader == nullptr)
     return absl::FailedPreconditionError("adapters: the server was started without --enable-lora");
+  // An earlier reading that never ends does not hold up the call that drops the adapters.
+  if (wanted.empty()) return add({});
+  if (!reading_.Take(kReadPatience))
+    return absl::AbortedError("adapters: an earlier call still reads files; its file system may hang");
+  const absl::Cleanup ended = [this] { reading_.Give(); };
   std::vector<std::shared_ptr<const HostAdapter>> adapters;
-  for (const v1::WorkerAdapter& adapter : request.adapters()) {
+  for (const v1::WorkerAdapter& adapter : wanted) {
     if (held.count(adapter.id()) > 0) continue;
     ASSIGN_OR_RETURN(adapters.emplace_back(), reader->Read(adapter, has_left));
   }
-  return InEpoch(epoch, [&] {
-    load_.runner()->AddReadAdapters(std::move(adapters));
-    return absl::OkStatus();
-  });
+  return add(std::move(adapters));
 }
 
 absl::StatusOr<v1::ChecksumWeightsResponse> Worker::ChecksumWeights(const v1::ChecksumWeightsRequest& request,
@@ -266,6 +281,13 @@ absl::StatusOr<v1::ChecksumWeightsResponse> Worker::ChecksumWeights(const v1::Ch
     RETURN_IF_ERROR(InEpoch(epoch, [&] { return weights_.AddToChecksums(sums.get()); }));
   }
   return sums->response();
+}
+
+bool Worker::WaitIdle(absl::Duration timeout) {
+  const MonotonicTime deadline = MonotonicNow() + timeout;
+  if (!thread_.WaitIdle(timeout) || !reading_.Take(deadline - MonotonicNow())) return false;
+  reading_.Give();
+  return true;
 }
 
 v1::WorkerStatusResponse Worker::GetStatus() const {

@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "proto/worker.pb.h"
 #include "worker/load_options.h"
+#include "worker/read_turn.h"
 #include "worker/runner/model_runner.h"
 #include "worker/runner_thread.h"
 #include "worker/transition_meter.h"
@@ -106,7 +107,9 @@ class Worker {
                                                                   const std::string& update_id);
   absl::Status FinishWeightUpdate(const v1::FinishWeightUpdateRequest& request);
   absl::StatusOr<v1::SetAdaptersResponse> SetAdapters(const v1::SetAdaptersRequest& request);
-  // Reads on the caller's thread, while steps and other calls go on. Cancelled: `has_left` was true.
+  // Reads on the caller's thread, while steps and other calls go on: one call at a time, so that a file
+  // system that hangs keeps one thread. Without adapters the call drops those of an earlier call at once.
+  // Cancelled: `has_left` was true. Aborted: an earlier call has not ended within 2 s.
   absl::Status ReadAdapters(const v1::ReadAdaptersRequest& request, const std::function<bool()>& has_left);
 
   // Takes its turn part by part, so that steps and other calls come between. Cancelled: `has_left` was true.
@@ -119,8 +122,8 @@ class Worker {
   // the group is of `epoch` or an older epoch.
   void AbortUpTo(int64_t epoch, const std::string& reason) { epoch_.AbortUpTo(epoch, reason); }
   void Abort(const std::string& reason) { epoch_.Abort(reason); }
-  // False when the device was still busy after `timeout`.
-  bool WaitIdle(absl::Duration timeout) { return thread_.WaitIdle(timeout); }
+  // False when the device was still busy after `timeout`, or a call still read adapters.
+  bool WaitIdle(absl::Duration timeout);
 
   int64_t group_epoch() const { return epoch_.announced(); }
   int64_t weights_version() const { return weights_.record().version(); }  // 0 before LoadModel, while stale
@@ -145,6 +148,7 @@ class Worker {
   WorkerKvCache cache_;
   WorkerTransition transition_;
   WorkerSteps steps_;
+  ReadTurn reading_;
   RunnerThread thread_;  // last: destroyed before what it uses
 };
 

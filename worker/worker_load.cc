@@ -180,6 +180,11 @@ absl::Status WorkerLoad::SetAdapters(absl::Span<const v1::WorkerAdapter> adapter
   return set;
 }
 
+void WorkerLoad::AddReadAdapters(std::vector<std::shared_ptr<const HostAdapter>> adapters) {
+  runner_->AddReadAdapters(std::move(adapters));
+  adapter_bytes_ = runner_->adapter_host_bytes();
+}
+
 int64_t WorkerLoad::HostBytes(absl::string_view tag) const {
   return tag == kWorkspaceTag ? adapter_bytes_.load() : 0;
 }

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -50,6 +51,8 @@ class WorkerLoad {
   void DestroyRunner() { runner_.reset(); }
   // As ModelRunner::SetAdapters.
   absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> adapters);
+  // As ModelRunner::AddReadAdapters.
+  void AddReadAdapters(std::vector<std::shared_ptr<const HostAdapter>> adapters);
 
   // Forms a group of ranks on this device (join_ranks.h). `ports`: of this rank, where the ranks have
   // addresses.

@@ -223,14 +223,15 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
   registration.join();
   worker.Abort(absl::StrCat("rank leaves: ", reason.text));
   const bool idle = worker.WaitIdle(kExitPatience);
-  listener->Shutdown(absl::ToChronoTime(absl::Now() + absl::Milliseconds(idle ? 200 : 0)));
-  // There is no use in waiting for a device that hangs; the system frees everything that the process held.
+  // There is no use in waiting for a device or for files that hang, and the listener would wait for their
+  // calls; the system frees everything that the process held.
   if (!idle) {
-    LogWarning("the device is still busy: leaving without it");
+    LogWarning("the device is still busy, or files are still being read: leaving without them");
     { const ListenAddress removed = std::move(address); }
     (void)LogWriter::OfProcess()->Flush(absl::Seconds(1));
     _exit(reason.exit_code);
   }
+  listener->Shutdown(absl::ToChronoTime(absl::Now() + absl::Milliseconds(200)));
   return reason.exit_code;
 }
 

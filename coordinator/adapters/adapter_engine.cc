@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "coordinator/engine/engine_report.h"
 #include "coordinator/request/expiry.h"
 #include "coordinator/residency/engine_state.h"
 
@@ -75,11 +76,19 @@ void AdapterEngine::Abort(const std::string& request_id) {
   engine_->Abort(request_id);
 }
 
+absl::Status AdapterEngine::Health() const {
+  const EngineStats stats = Stats();
+  // The engine below knows nothing of the requests that wait here.
+  return stats.call_stalls ? absl::UnavailableError(ReportState(stats).Line()) : engine_->Health();
+}
+
 EngineStats AdapterEngine::Stats() const {
   EngineStats stats = engine_->Stats();
   absl::MutexLock lock(&mu_);
   stats.num_waiting += static_cast<int32_t>(waits_.num_waiting());
   stats.waiting_tokens += waits_.waiting_tokens();
+  if (waits_.num_waiting() > 0 && stats.stall.ok() && !stats.lifecycle_call.stall.ok())
+    stats.NoteThatCallStalls();
   if (const std::optional<absl::Time> oldest = waits_.oldest_arrival())
     stats.oldest_wait = std::max(stats.oldest_wait, absl::Now() - *oldest);
   return stats;

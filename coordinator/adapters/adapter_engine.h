@@ -41,7 +41,7 @@ class AdapterEngine : public Engine {
   absl::Status SubmitAll(std::vector<EngineRequest> requests) override;
   void Abort(const std::string& request_id) override;
   EngineState state() const override { return engine_->state(); }
-  absl::Status Health() const override { return engine_->Health(); }
+  absl::Status Health() const override;
   void OnStateChange(std::function<void()> callback) override { engine_->OnStateChange(std::move(callback)); }
   // Requests that wait here wait.
   EngineStats Stats() const override;

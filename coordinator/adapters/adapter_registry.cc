@@ -118,10 +118,11 @@ absl::Status AdapterRegistry::Unload(const std::string& name) {
   absl::MutexLock lock(&call_mu_);
   if (known.adapter = shared.lock(); !ended && known.adapter != nullptr) {
     absl::MutexLock names(&mu_);
-    known_.try_emplace(name, std::move(known));
+    const bool stays = known_.try_emplace(name, std::move(known)).second;
     return absl::DeadlineExceededError(
         absl::StrCat("lora_name: requests with '", name, "' have not ended within ",
-                     absl::FormatDuration(options_.unload_timeout), "; the adapter stays"));
+                     absl::FormatDuration(options_.unload_timeout), "; the adapter ",
+                     stays ? "stays" : "goes with its last request, and another one has its name now"));
   }
   const absl::Status told = Tell(nullptr).status();
   if (told.ok()) return told;

@@ -101,7 +101,7 @@ class AdapterRegistry {
   struct Known {
     std::string path;
     std::string fingerprint;
-    std::string salt;                                  // of this load, and of no other
+    std::string salt;                                  // no other load has the same
     Adapter adapter;                                   // null: the adapter is forgotten
     std::shared_ptr<const std::atomic<bool>> dropped;  // HeldAdapter::dropped of `adapter`
     int64_t last_use = 0;                              // larger: later

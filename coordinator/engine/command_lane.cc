@@ -48,8 +48,9 @@ void CommandLane::Show() const {
     shown.began = command->began();
     if (command->caller() != nullptr) shown.client = command->caller()->name;
     shown.num_waiting = static_cast<int32_t>(waiting_.size());
+    shown.steps_go_on = lets_steps_go_on();
   }
-  board_->NoteCommand(std::move(shown), lets_steps_go_on());
+  board_->NoteCommand(std::move(shown));
 }
 
 int64_t CommandLane::NewCall() {

@@ -59,11 +59,15 @@ EngineStats EngineBoard::Stats() const {
   stats.lifecycle_call = command_;
   const bool call_is_long =
       !command_.name.empty() && options_.running_now() - command_since_ > options_.step_stall;
-  stats.call_stalls = IsReady(state_) && stats.stall.ok() && call_is_long && !steps_go_on_;
-  if (!stats.call_stalls) return stats;
-  stats.stall = absl::UnavailableError(absl::StrCat("Requests wait for ", command_.name, ", for longer than ",
-                                                    absl::FormatDuration(options_.step_stall), "."));
-  stats.stalled_since = command_at_;
+  if (!IsReady(state_) || !stats.stall.ok() || !call_is_long) return stats;
+  const std::string bound = absl::FormatDuration(options_.step_stall);
+  stats.lifecycle_call.stall = absl::UnavailableError(
+      command_.steps_go_on
+          ? absl::StrCat("Other calls, or requests with adapters, wait for ", command_.name,
+                         ", which has been under way for longer than ", bound, ".")
+          : absl::StrCat("Requests wait for ", command_.name, ", for longer than ", bound, "."));
+  stats.lifecycle_call.stalled_since = command_at_;
+  if (!command_.steps_go_on || command_.num_waiting > 0) stats.NoteThatCallStalls();
   return stats;
 }
 
@@ -166,15 +170,14 @@ void EngineBoard::Publish(EngineStats stats, const Weights& weights, int64_t num
   num_preempted_ = num_preempted;
 }
 
-void EngineBoard::NoteCommand(LifecycleCallStats command, bool steps_go_on) {
+void EngineBoard::NoteCommand(LifecycleCallStats command) {
   absl::MutexLock lock(&mu_);
   const bool is_same = !command_.name.empty() && command.began == command_.began;
-  if (!is_same || steps_go_on != steps_go_on_) {
+  if (!is_same || command.steps_go_on != command_.steps_go_on) {
     command_since_ = options_.running_now();
     command_at_ = options_.now();
   }
   command_ = std::move(command);
-  steps_go_on_ = steps_go_on;
 }
 
 void EngineBoard::NoteAwaitedStep(int64_t step_id) {

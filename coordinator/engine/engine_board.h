@@ -68,8 +68,7 @@ class EngineBoard {
   // A change is reported as a change of the state.
   void SetGaveUpStaleWeights(bool gives_up);
   void Publish(EngineStats stats, const Weights& weights, int64_t num_preempted);
-  // `steps_go_on`: no request waits for the command now.
-  void NoteCommand(LifecycleCallStats command, bool steps_go_on);
+  void NoteCommand(LifecycleCallStats command);
   // From now on this step is the oldest step without a reply; 0: every step has a reply.
   void NoteAwaitedStep(int64_t step_id);
   void NotePrefill(int32_t num_tokens, absl::Duration duration, MonotonicTime now);
@@ -90,7 +89,6 @@ class EngineBoard {
   Weights weights_ ABSL_GUARDED_BY(mu_);
   int64_t num_preempted_ ABSL_GUARDED_BY(mu_) = 0;  // requests that wait again
   LifecycleCallStats command_ ABSL_GUARDED_BY(mu_);
-  bool steps_go_on_ ABSL_GUARDED_BY(mu_) = false;  // beside command_
   // When the command began, or has begun to hold up steps, by running_now.
   MonotonicTime command_since_ ABSL_GUARDED_BY(mu_);
   absl::Time command_at_ ABSL_GUARDED_BY(mu_);    // the same moment

@@ -44,7 +44,8 @@ StateReport OfAwake(const EngineStats& stats) {
   if (stats.stall.ok()) return {};
   if (stats.call_stalls) {
     return {.what = std::string(stats.stall.message()),
-            .why = "no step is computed meanwhile",
+            .why = stats.lifecycle_call.steps_go_on ? "the workers read files, while steps are computed"
+                                                    : "no step is computed meanwhile",
             .way_out = absl::StrCat(kEndsByItself, "; ", Somnus(stats, "abort-call"), " ends it")};
   }
   return {.what = absl::StrCat(absl::StripSuffix(stats.stall.message(), "."), "."),

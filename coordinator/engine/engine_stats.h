@@ -24,7 +24,12 @@ struct LifecycleCallStats {
   std::string name;    // as of its route: "update_weights"; empty: no call is under way
   std::string client;  // as Caller::name; empty: the server itself
   MonotonicTime began;
-  int32_t num_waiting = 0;  // calls that wait for their turn
+  int32_t num_waiting = 0;   // calls that wait for their turn
+  bool steps_go_on = false;  // steps are computed meanwhile
+  // Not ok: the call has been under way for so long that the engine stalls, unless steps go on and nobody
+  // waits for the call.
+  absl::Status stall;
+  absl::Time stalled_since = absl::InfinitePast();
 };
 
 // A replica of an engine that has several replicas (coordinator/replicas).
@@ -64,8 +69,8 @@ struct EngineStats {
   StateNote note;
   bool may_revive = false;             // kFailed, and Revive would start new workers
   bool gave_up_stale_weights = false;  // requests are refused: kStaleForTooLong
-  bool call_stalls = false;  // `stall` is a call that changes no state, such as one that reads adapters
-  absl::Status stall;        // the step, the rank or the call that hangs
+  bool call_stalls = false;            // `stall` is that of lifecycle_call, which changes no state
+  absl::Status stall;                  // the step, the rank or the call that hangs
   absl::Time stalled_since = absl::InfinitePast();
   bool request_wakes = false;  // asleep, but a request would wake it
   std::string awaits_room_of;  // models that hold the memory which requests of this one wait for; empty: none
@@ -126,6 +131,13 @@ struct EngineStats {
   int64_t num_auto_sleeps = 0;         // that the engine began by itself
   int64_t num_auto_wake_ups = 0;       // that requests began
   std::vector<ReplicaStats> replicas;  // empty: the engine has none
+
+  // Somebody waits for lifecycle_call.
+  void NoteThatCallStalls() {
+    call_stalls = true;
+    stall = lifecycle_call.stall;
+    stalled_since = lifecycle_call.stalled_since;
+  }
 };
 
 }  // namespace somnus

@@ -113,7 +113,9 @@ bool StepLoop::DrainIsOver() {
 }
 
 bool StepLoop::Step() {
-  const bool stands = lane_.current() != nullptr && !waits() && !lane_.lets_steps_go_on();
+  // A self-check that waits comes before any step.
+  const bool goes_on = lane_.lets_steps_go_on() && self_check_.expired();
+  const bool stands = lane_.current() != nullptr && !waits() && !goes_on;
   if (stands || !Runs()) return false;
   bool sent = false;
   if (parts_.scheduler.has_sequences()) {
@@ -349,8 +351,10 @@ void StepLoop::FinishCall(LoopMail::CallResult result) {
   if (!lane_.Awaits(result.call)) return;  // a loss of the group has interrupted that call
   if (const absl::Status health = parts_.executor.Health(); !result.result.ok() && !health.ok())
     return Lose(health);
+  const bool let_steps_go_on = lane_.lets_steps_go_on();
   lane_.EndCall();
   lane_.Show();  // a call that let steps go on is over
+  if (const absl::Status given_up = lane_.given_up(); let_steps_go_on && !given_up.ok()) return End(given_up);
   lane_.current()->OnResult(this, std::move(result));
 }
 
@@ -365,6 +369,7 @@ void StepLoop::AbortCommand(CallersMail::AbortReply reply) {
   if (waits()) return EndWaitingCommand(reason);
   if (parts_.recovery.under_way()) return End(reason);
   if (!lane_.has_call()) return command->OnGivenUp(this, reason);
+  if (lane_.lets_steps_go_on()) return parts_.executor.CancelRead(reason);  // its result ends the command
   // The time that a rank would still take is unknown; the loss of the group ends the command.
   parts_.executor.LoseEpoch(reason);
 }

@@ -65,8 +65,11 @@ class Executor {
                                 const std::vector<HeldAdapter>& kept, LifecycleDone done) = 0;
   // Every rank reads the files of `adapters`, which the ranks do not hold, so that the next SetAdaptersAsync
   // reads no files of these adapters. As SetAdaptersAsync, but steps may be under way, nothing that the ranks
-  // hold changes, and the report is empty.
+  // hold changes, and the report is empty. After an error the ranks keep nothing that they have read.
   virtual void ReadAdaptersAsync(const std::vector<HeldAdapter>& adapters, LifecycleDone done) = 0;
+  // The ReadAdaptersAsync that is under way ends soon, with `reason` as its error unless the files are read
+  // by then. A rank whose read hangs is left to it.
+  virtual void CancelRead(const absl::Status& reason) = 0;
   // Whether the last sleep or wake-up was committed when the group was lost: then the transition has
   // happened, and Recover has to bring all ranks to its end. Known once the failure is known. Thread safe.
   virtual bool committed() const = 0;

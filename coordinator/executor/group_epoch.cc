@@ -124,8 +124,6 @@ absl::StatusOr<SelfCheckResult> SumUp(const std::vector<WorkerLink>& workers,
   return result;
 }
 
-// `fingerprint`: of the files that were loaded, or that an earlier rank has read; empty: no rank has read
-// yet.
 v1::WorkerAdapter MessageOf(const HeldAdapter& adapter) {
   v1::WorkerAdapter message;
   message.set_slot(adapter.slot);
@@ -135,6 +133,8 @@ v1::WorkerAdapter MessageOf(const HeldAdapter& adapter) {
   return message;
 }
 
+// `fingerprint`: of the files that were loaded, or that an earlier rank has read; empty: no rank has read
+// yet.
 absl::Status CheckFingerprint(const HeldAdapter& adapter, size_t rank,
                               const v1::SetAdaptersResponse& response, std::string* fingerprint) {
   const auto found = response.fingerprints().find(adapter.id);
@@ -350,12 +350,26 @@ absl::StatusOr<TransitionReport> GroupEpoch::ResizeKvCache(int32_t num_blocks, i
   return report;
 }
 
-absl::StatusOr<TransitionReport> GroupEpoch::ReadAdapters(const std::vector<HeldAdapter>& adapters) {
+absl::StatusOr<TransitionReport> GroupEpoch::ReadAdapters(const std::vector<HeldAdapter>& adapters,
+                                                          FailureLatch* cancelled) {
   v1::ReadAdaptersRequest request;
   for (const HeldAdapter& adapter : adapters) *request.add_adapters() = MessageOf(adapter);
-  RETURN_IF_ERROR(
-      calls_.Collect(calls_.all(), options_.load_timeout, &Stub::ReadAdapters, std::move(request)).status());
-  return TransitionReport();
+  calls_.Stamp(&request);
+  const std::vector<absl::Status> read = calls_.RunUntilError(
+      options_.load_timeout, [&](const WorkerLink& worker, size_t /*rank*/, grpc::ClientContext* context) {
+        if (!cancelled->Register(context)) return grpc::Status::CANCELLED;
+        v1::ReadAdaptersResponse response;
+        const grpc::Status status = worker.stub->ReadAdapters(context, request, &response);
+        cancelled->Unregister(context);
+        return status;
+      });
+  absl::Status error = cancelled->status();
+  if (error.ok()) error = calls_.FirstError(read);
+  if (error.ok()) return TransitionReport();
+  // Other ranks may have read their files, and no change of the adapters may follow. A rank that does not
+  // answer keeps the adapters until its next call.
+  calls_.AskEach(options_.lifecycle_timeout, &Stub::ReadAdapters, v1::ReadAdaptersRequest());
+  return error;
 }
 
 absl::StatusOr<TransitionReport> GroupEpoch::SetAdaptersOnAll(const std::vector<HeldAdapter>& adapters) {

@@ -77,8 +77,10 @@ class GroupEpoch {
   // As Executor::SetAdaptersAsync; blocks. A rank that does not confirm that a failed call is undone is lost.
   absl::StatusOr<TransitionReport> SetAdapters(const std::vector<HeldAdapter>& adapters,
                                                const std::vector<HeldAdapter>& kept);
-  // As Executor::ReadAdaptersAsync; blocks. For any thread.
-  absl::StatusOr<TransitionReport> ReadAdapters(const std::vector<HeldAdapter>& adapters);
+  // As Executor::ReadAdaptersAsync; blocks. A failure of `cancelled` ends the call with the latch's status.
+  // For any thread.
+  absl::StatusOr<TransitionReport> ReadAdapters(const std::vector<HeldAdapter>& adapters,
+                                                FailureLatch* cancelled);
   // SetAdapters on ranks that may hold any adapters; nothing is undone. The report has the fingerprints
   // alone.
   absl::StatusOr<TransitionReport> SetAdaptersOnAll(const std::vector<HeldAdapter>& adapters);

@@ -103,8 +103,23 @@ void GrpcExecutor::SetAdaptersAsync(const std::vector<HeldAdapter>& adapters,
 }
 
 void GrpcExecutor::ReadAdaptersAsync(const std::vector<HeldAdapter>& adapters, LifecycleDone done) {
+  const auto cancelled = std::make_shared<FailureLatch>();
+  {
+    absl::MutexLock lock(&mu_);
+    read_ = cancelled;
+  }
   RunLifecycle<absl::StatusOr<TransitionReport>>(
-      [adapters](GroupEpoch* epoch) { return epoch->ReadAdapters(adapters); }, std::move(done));
+      [adapters, cancelled](GroupEpoch* epoch) { return epoch->ReadAdapters(adapters, cancelled.get()); },
+      std::move(done), /*beside_steps=*/true);
+}
+
+void GrpcExecutor::CancelRead(const absl::Status& reason) {
+  std::shared_ptr<FailureLatch> read;
+  {
+    absl::MutexLock lock(&mu_);
+    read = read_;
+  }
+  if (read != nullptr) read->Fail(reason);
 }
 
 void GrpcExecutor::ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) {
@@ -132,12 +147,13 @@ void GrpcExecutor::FinishWeightUpdateAsync(int64_t version, const std::optional<
 // Calls come one at a time: the previous call has called `done`, and is about to end. The next call gets the
 // same thread.
 template <typename Result>
-void GrpcExecutor::RunLifecycle(std::function<Result(GroupEpoch*)> call, std::function<void(Result)> done) {
+void GrpcExecutor::RunLifecycle(std::function<Result(GroupEpoch*)> call, std::function<void(Result)> done,
+                                bool beside_steps) {
   committed_ = false;
   // Where no thread can be had, the engine's own thread waits: slow, but the call has its outcome.
-  const auto run = [this, epoch = epoch(), call = std::move(call), done = std::move(done)] {
+  const auto run = [this, epoch = epoch(), call = std::move(call), done = std::move(done), beside_steps] {
     Result result = call(epoch.get());
-    NoteBytes(epoch.get());
+    NoteBytes(epoch.get(), beside_steps);
     done(std::move(result));
   };
   const auto watched = [run, first = this->epoch()->workers().front().name] {
@@ -149,11 +165,14 @@ void GrpcExecutor::RunLifecycle(std::function<Result(GroupEpoch*)> call, std::fu
 }
 
 // A rank that does not reply is lost, and the recovery brings the next news.
-void GrpcExecutor::NoteBytes(GroupEpoch* epoch) {
+void GrpcExecutor::NoteBytes(GroupEpoch* epoch, bool beside_steps) {
   absl::StatusOr<GroupBytes> bytes = epoch->Bytes();
   if (!bytes.ok()) return;
   absl::MutexLock lock(&mu_);
-  if (epoch_.get() == epoch) bytes_ = *std::move(bytes);
+  if (epoch_.get() != epoch) return;
+  if (const auto kv = bytes_.host.find(kKvCacheTag); beside_steps && kv != bytes_.host.end())
+    bytes->host[kKvCacheTag] = kv->second;
+  bytes_ = *std::move(bytes);
 }
 
 GroupBytes GrpcExecutor::bytes() const {

@@ -19,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/threads.h"
 #include "coordinator/executor/executor.h"
+#include "coordinator/executor/failure_latch.h"
 #include "coordinator/executor/group_epoch.h"
 
 namespace somnus {
@@ -63,6 +64,7 @@ class GrpcExecutor : public Executor {
   void SetAdaptersAsync(const std::vector<HeldAdapter>& adapters, const std::vector<HeldAdapter>& kept,
                         LifecycleDone done) override;
   void ReadAdaptersAsync(const std::vector<HeldAdapter>& adapters, LifecycleDone done) override;
+  void CancelRead(const absl::Status& reason) override;
   void ReloadWeightsAsync(const std::string& path, int64_t version, WeightsDone done) override;
   void BeginWeightUpdateAsync(const std::string& update_id, const std::string& port_token,
                               const std::vector<v1::WeightChunk>& tensors, WeightsDone done) override;
@@ -87,10 +89,14 @@ class GrpcExecutor : public Executor {
 
  private:
   std::shared_ptr<GroupEpoch> epoch() const;
-  // `done` gets the call's result, once the bytes that the ranks hold then are known.
+  // `done` gets the call's result, once the bytes that the ranks hold then are known. `beside_steps`: as of
+  // NoteBytes.
   template <typename Result>
-  void RunLifecycle(std::function<Result(GroupEpoch*)> call, std::function<void(Result)> done);
-  void NoteBytes(GroupEpoch* epoch) ABSL_LOCKS_EXCLUDED(mu_);
+  void RunLifecycle(std::function<Result(GroupEpoch*)> call, std::function<void(Result)> done,
+                    bool beside_steps = false);
+  // `beside_steps`: steps are computed meanwhile, and the host memory of the KV cache is as the last step
+  // says.
+  void NoteBytes(GroupEpoch* epoch, bool beside_steps = false) ABSL_LOCKS_EXCLUDED(mu_);
   void EndRecovery(const absl::Status& status);
 
   const Healer healer_;
@@ -101,6 +107,7 @@ class GrpcExecutor : public Executor {
   absl::Status stall_ ABSL_GUARDED_BY(mu_);
   Held recovered_to_ ABSL_GUARDED_BY(mu_);
   GroupBytes bytes_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<FailureLatch> read_ ABSL_GUARDED_BY(mu_);  // of the last ReadAdaptersAsync
   absl::Mutex failure_mu_;  // held while the callback moves from one epoch to the next
   std::function<void(absl::Status)> on_failure_ ABSL_GUARDED_BY(failure_mu_);
   absl::Mutex recovered_mu_;  // held while the callback runs

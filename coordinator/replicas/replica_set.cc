@@ -95,7 +95,11 @@ void ReplicaSet::OnStateChange(std::function<void()> callback) { board_.OnStateC
 EngineStats ReplicaSet::Stats() const {
   EngineStats stats = board_.Stats();
   stats.oldest_wait = board_.OldestWait(queue_.AddTo(&stats));
-  stats.lifecycle_call = turns_.Current();
+  LifecycleCallStats call = turns_.Current();
+  call.steps_go_on = stats.lifecycle_call.steps_go_on;
+  call.stall = stats.lifecycle_call.stall;
+  call.stalled_since = stats.lifecycle_call.stalled_since;
+  stats.lifecycle_call = std::move(call);
   return stats;
 }
 

@@ -14,8 +14,8 @@ struct StartProgress {
   StartPhase phase = StartPhase::kFiles;
   // In kWorkers:
   int num_workers = 0;        // that the model needs
-  int num_come = 0;           // of these
-  bool have_weights = false;  // all of these
+  int num_come = 0;           // workers that have registered
+  bool have_weights = false;  // every worker has its weights
   int cluster_port = 0;       // where workers of other hosts register; 0: workers are local
 };
 

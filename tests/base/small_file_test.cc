@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -94,6 +95,24 @@ TEST_F(SmallFileTest, AFifoThatNobodyWritesToIsSaidAndThenAnError) {
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(absl::IsDeadlineExceeded(text.status())) << text.status();
   EXPECT_THAT(said, HasSubstr(absl::StrCat("waiting for text from ", path, ", for at most 30ms\n")));
+}
+
+TEST_F(SmallFileTest, ATextThatDoesNotEndIsAnError) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  std::atomic<bool> ended{false};
+  std::thread writer([&] {
+    while (!ended) {
+      EXPECT_EQ(write(ends[1], "x", 1), 1);
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  });
+  const PipePatience patience = {.total = absl::Milliseconds(30)};
+  const absl::Status status = ReadPipedFile(absl::StrCat("/dev/fd/", ends[0]), 1 << 16, patience).status();
+  EXPECT_EQ(status, absl::DeadlineExceededError("has not ended within 30ms"));
+  ended = true;
+  writer.join();
+  for (const int end : ends) close(end);
 }
 
 TEST_F(SmallFileTest, ATextHasItsBoundAndIsNoFolder) {

@@ -231,6 +231,47 @@ TEST(EngineAdaptersReadyTest, ALoadThatDoesNotEndIsNotReady) {
   loop->DrainAndStop(absl::ZeroDuration());
 }
 
+TEST(EngineAdaptersReadyTest, AReadingThatDoesNotEndIsToldOnceSomebodyWaitsAndAnOperatorEndsIt) {
+  EngineOptions options = SmallEngine();
+  options.step_stall = absl::Nanoseconds(1);
+  FakeExecutor executor(SmallWorker(options));
+  const auto loop = std::make_shared<EngineLoop>(options, &executor, nullptr);
+  const auto registry = std::make_shared<AdapterRegistry>(loop, AdapterRegistryOptions{.max_adapters = 1});
+  AdapterEngine engine(loop, registry, QueueLimits(), nullptr);
+  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(registry->Load(name, "/x", false), absl::OkStatus());
+  executor.HoldAdapterReads(true);
+  auto load = std::async(std::launch::async, [&] { return registry->Load("third", "/third", false); });
+  const auto reads_for_long = [&] {
+    const LifecycleCallStats call = engine.Stats().lifecycle_call;
+    return call.steps_go_on && !call.stall.ok();
+  };
+  while (!reads_for_long()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(engine.Health(), absl::OkStatus()) << "nobody waits";
+  Ticket ticket = MakeTicket("of poet", 5, 3);
+  ticket.request.adapter_name = "poet";
+  ASSERT_EQ(engine.Submit(ticket.request), absl::OkStatus());
+  EXPECT_THAT(std::string(engine.Health().message()), HasSubstr("somnus abort-call"));
+  EXPECT_EQ(loop->Health(), absl::OkStatus());
+  engine.Abort("of poet");
+  ASSERT_TRUE(ticket.sink->Wait());
+  EXPECT_EQ(engine.Health(), absl::OkStatus());
+  auto pause = std::async(std::launch::async, [&] { return loop->Pause({}); });
+  while (loop->Health().ok()) absl::SleepFor(absl::Milliseconds(1));
+  const StateReport report = ReportState(loop->Stats());
+  EXPECT_EQ(
+      report.what,
+      "Other calls, or requests with adapters, wait for a change of the adapters, which has been under way "
+      "for longer than 1ns.");
+  EXPECT_EQ(report.why, "the workers read files, while steps are computed");
+  EXPECT_EQ(engine.AbortCall(), absl::OkStatus());
+  EXPECT_EQ(load.get(), absl::AbortedError(kEndedByOperator));
+  EXPECT_EQ(pause.get(), absl::OkStatus());
+  EXPECT_THAT(executor.recoveries(), testing::IsEmpty()) << "no worker is lost";
+  executor.HoldAdapterReads(false);
+  ASSERT_TRUE(engine.Resume().ok());
+  EXPECT_EQ(registry->Load("third", "/third", false), absl::OkStatus());
+}
+
 TEST_F(EngineAdaptersTest, BadCallsChangeNothing) {
   Begin(2);
   ASSERT_EQ(Load("poet"), absl::OkStatus());
@@ -266,6 +307,20 @@ TEST_F(EngineAdaptersTest, AnUnloadThatRequestsHoldUpChangesNothing) {
   const absl::Status busy = registry_->Unload("poet");
   EXPECT_TRUE(absl::IsDeadlineExceeded(busy)) << busy;
   EXPECT_EQ(Names(), "poet ") << "the adapter stays";
+  ASSERT_TRUE(engine_->Resume().ok());
+  ExpectAnswer(ticket);
+}
+
+TEST_F(EngineAdaptersTest, AnAdapterWhoseNameAnotherOneHasTakenDoesNotStay) {
+  Begin(2, absl::Seconds(1));
+  ASSERT_EQ(registry_->Load("poet", "/old", false), absl::OkStatus());
+  const Ticket ticket = AskPaused("poet");
+  std::future<absl::Status> unloaded =
+      std::async(std::launch::async, [&] { return registry_->Unload("poet"); });
+  while (registry_->Knows("poet")) absl::SleepFor(absl::Milliseconds(1));
+  ASSERT_EQ(registry_->Load("poet", "/new", false), absl::OkStatus());
+  EXPECT_THAT(std::string(unloaded.get().message()), HasSubstr("another one has its name now"));
+  EXPECT_EQ(PathOf("poet"), "/new");
   ASSERT_TRUE(engine_->Resume().ok());
   ExpectAnswer(ticket);
 }

@@ -359,6 +359,40 @@ TEST_F(GroupEpochTest, EveryRankIsBroughtToWhatIsHeld) {
   EXPECT_EQ(new_calls(2), std::vector<std::string>{});
 }
 
+TEST_F(GroupEpochTest, NoRankKeepsAdaptersThatAnotherRankCannotRead) {
+  Connect(2);
+  FailureLatch goes_on;
+  ASSERT_EQ(epoch_->ReadAdapters({{.slot = 1, .id = 5, .name = "poet"}}, &goes_on).status(),
+            absl::OkStatus());
+  workers_[1]->FailNextRead(absl::NotFoundError("no such file"));
+  const absl::Status failed =
+      epoch_->ReadAdapters({{.slot = 1, .id = 6, .name = "lawyer"}}, &goes_on).status();
+  EXPECT_TRUE(absl::IsNotFound(failed)) << failed;
+  EXPECT_NE(failed.message().find("rank 1"), absl::string_view::npos) << failed;
+  for (const auto& worker : workers_) {
+    const std::vector<std::string> calls = worker->calls();
+    EXPECT_EQ(calls.back(), "read adapters") << "which drops the adapter";
+  }
+  EXPECT_EQ(epoch_->Health(), absl::OkStatus());
+}
+
+TEST_F(GroupEpochTest, AReadThatIsCancelledLosesNoRank) {
+  Connect(2);
+  workers_[1]->HoldCalls("read adapters poet");
+  FailureLatch cancelled;
+  const absl::Status reason = absl::AbortedError("an operator ends it");
+  std::thread canceller([&] {
+    while (workers_[1]->calls().back() != "read adapters poet") absl::SleepFor(absl::Milliseconds(1));
+    cancelled.Fail(reason);
+  });
+  EXPECT_EQ(epoch_->ReadAdapters({{.slot = 1, .id = 5, .name = "poet"}}, &cancelled).status(), reason);
+  canceller.join();
+  EXPECT_EQ(epoch_->ReadAdapters({{.slot = 1, .id = 5, .name = "poet"}}, &cancelled).status(), reason)
+      << "also before it begins";
+  EXPECT_EQ(workers_[1]->calls().back(), "read adapters");
+  EXPECT_EQ(epoch_->Health(), absl::OkStatus());
+}
+
 TEST_F(GroupEpochTest, NobodyThere) {
   options_.connect_timeout = absl::Milliseconds(50);
   GroupEpoch epoch(1, {MakeWorkerLink(0, {"unix:" + directory_.path() + "/none", "host", 9})}, options_);

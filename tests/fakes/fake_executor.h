@@ -246,7 +246,10 @@ class FakeExecutor : public Executor {
       if (const absl::Status error = std::exchange(read_error_, absl::OkStatus()); !error.ok())
         report = error;
       if (reads_held_ && health_.ok()) {
-        held_read_ = [done = std::move(done), report] { done(report); };
+        held_read_ = [done = std::move(done), report](const absl::Status& cancelled) {
+          if (cancelled.ok()) return done(report);
+          done(cancelled);
+        };
         return;
       }
     }
@@ -254,13 +257,21 @@ class FakeExecutor : public Executor {
   }
   // While held, no read of adapters ends. The thread that ends the hold ends the read.
   void HoldAdapterReads(bool held) {
-    std::function<void()> read;
+    std::function<void(const absl::Status&)> read;
     {
       absl::MutexLock lock(&mu_);
       reads_held_ = held;
       if (!held) read = std::exchange(held_read_, nullptr);
     }
-    if (read) read();
+    if (read) read(absl::OkStatus());
+  }
+  void CancelRead(const absl::Status& reason) override {
+    std::function<void(const absl::Status&)> read;
+    {
+      absl::MutexLock lock(&mu_);
+      read = std::exchange(held_read_, nullptr);
+    }
+    if (read) read(reason);
   }
   void FailNextAdapterRead(const absl::Status& error) {
     absl::MutexLock lock(&mu_);
@@ -486,7 +497,7 @@ class FakeExecutor : public Executor {
   std::function<void()> late_call_ ABSL_GUARDED_BY(mu_);
   bool late_results_ ABSL_GUARDED_BY(mu_) = false;
   bool reads_held_ ABSL_GUARDED_BY(mu_) = false;
-  std::function<void()> held_read_ ABSL_GUARDED_BY(mu_);
+  std::function<void(const absl::Status&)> held_read_ ABSL_GUARDED_BY(mu_);
   absl::Status read_error_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> adapter_reads_ ABSL_GUARDED_BY(mu_);
   int64_t group_epoch_ ABSL_GUARDED_BY(mu_) = 1;

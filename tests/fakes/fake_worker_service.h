@@ -73,6 +73,10 @@ class FakeWorkerService : public FakeChecks {
     absl::MutexLock lock(&mu_);
     answers_ = std::move(answers);
   }
+  void FailNextRead(const absl::Status& error) {
+    absl::MutexLock lock(&mu_);
+    read_error_ = error;
+  }
   // Lifecycle calls, or only calls of this name, do their work only after ReleaseCalls, as on a rank with a
   // slow device.
   void HoldCalls(const std::string& name = "") {
@@ -295,6 +299,21 @@ class FakeWorkerService : public FakeChecks {
                    [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { finished = weights_.FinishUpdate(*request); });
     return finished.ok() ? status : ToGrpcStatus(finished);
   }
+  // "read adapters poet"; as another thread than the runner's, where it is not held.
+  grpc::Status ReadAdapters(grpc::ServerContext* context, const v1::ReadAdaptersRequest* request,
+                            v1::ReadAdaptersResponse*) override {
+    std::string call = "read adapters";
+    for (const v1::WorkerAdapter& adapter : request->adapters()) absl::StrAppend(&call, " ", adapter.name());
+    absl::MutexLock lock(&mu_);
+    if (request->group_epoch() != epoch_) return Refusal(request->group_epoch());
+    calls_.push_back(call);
+    const auto goes_on = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return held_calls_ != call; };
+    while (!mu_.AwaitWithTimeout(absl::Condition(&goes_on), absl::Milliseconds(20))) {
+      if (context->IsCancelled()) return grpc::Status::CANCELLED;
+    }
+    const absl::Status answer = std::exchange(read_error_, absl::OkStatus());
+    return ToGrpcStatus(answer);
+  }
   grpc::Status GetStatus(grpc::ServerContext*, const v1::WorkerStatusRequest*,
                          v1::WorkerStatusResponse* response) override {
     absl::MutexLock lock(&mu_);
@@ -402,6 +421,7 @@ class FakeWorkerService : public FakeChecks {
   int64_t failing_step_ ABSL_GUARDED_BY(mu_) = 0;
   bool muted_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);
+  absl::Status read_error_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);
   int num_plans_ ABSL_GUARDED_BY(mu_) = 0;
   int num_lost_replies_ ABSL_GUARDED_BY(mu_) = 0;

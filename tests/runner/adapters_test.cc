@@ -197,7 +197,13 @@ TEST_F(TwoAdapters, AreReadAheadOnceForTheNextChange) {
       runner.AddReadAdapters(std::move(adapters));
     }
   };
+  const auto bytes = [&] { return group_->runner(0).adapter_host_bytes(); };
+  const int64_t bytes_before = bytes();
   read();
+  const int64_t bytes_read = bytes();
+  EXPECT_GT(bytes_read, bytes_before);
+  read();
+  EXPECT_EQ(bytes(), bytes_read) << "in place of those before";
   EXPECT_EQ(Alone(), before) << "nothing has changed";
   ASSERT_EQ(SetAdapters(*group_, {Adapter(1, "/nowhere", 7)}), absl::OkStatus()) << "no file is read";
   EXPECT_EQ(Logprobs(Answers(*group_, {Request(1)})[0]), before[2]);

@@ -32,6 +32,8 @@ TEST(PrintableTest, ShowsControlsAndKeepsWords) {
             "\\u009b2J")
       << "the one character that begins a sequence, too";
   EXPECT_EQ(Printable("\u202egpj.exe"), "\\u202egpj.exe");
+  EXPECT_EQ(Printable("\u200e\u200f\u061c\ufeff"), "\\u200e\\u200f\\u061c\\ufeff");
+  EXPECT_EQ(Printable("\U000e0041\U000e007f"), "\\ue0041\\ue007f");
   EXPECT_EQ(Printable("a\xff"
                       "b\xe6\x97"),
             "a\ufffd"

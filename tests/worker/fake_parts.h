@@ -43,6 +43,7 @@ struct FakeModelControl {
   std::vector<std::string> placed;  // names of tensors that updates have brought
   std::shared_ptr<const AdapterReader> adapter_reader;
   std::vector<std::shared_ptr<const HostAdapter>> read_adapters;
+  absl::Status adapters_error;  // of CheckAdapters
   std::atomic<int> num_placed{0};
 };
 
@@ -233,6 +234,10 @@ class FakeRunner : public ModelRunner {
   void AddReadAdapters(std::vector<std::shared_ptr<const HostAdapter>> adapters) override {
     control_->read_adapters = std::move(adapters);
   }
+  absl::Status CheckAdapters(absl::Span<const v1::WorkerAdapter>) const override {
+    return control_->adapters_error;
+  }
+  int64_t adapter_host_bytes() const override { return static_cast<int64_t>(control_->read_adapters.size()); }
   absl::Status ResetAfterWake() override {
     ++control_->resets;
     return control_->reset_error;

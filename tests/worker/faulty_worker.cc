@@ -152,6 +152,9 @@ class FaultyRunner : public ModelRunner {
   void AddReadAdapters(std::vector<std::shared_ptr<const HostAdapter>> adapters) override {
     runner_->AddReadAdapters(std::move(adapters));
   }
+  absl::Status CheckAdapters(absl::Span<const v1::WorkerAdapter> adapters) const override {
+    return runner_->CheckAdapters(adapters);
+  }
   absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> adapters) override {
     return runner_->SetAdapters(adapters);
   }

@@ -5,7 +5,9 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "tests/checkpoint/lora_files.h"
 #include "tests/worker/weights_test.h"
 #include "worker/runner/adapter_reader.h"
@@ -34,6 +36,13 @@ class WorkerAdaptersTest : public WeightsTest {
     adapter->set_path(path);
     return worker_.ReadAdapters(request, has_left);
   }
+  // Names no adapter.
+  absl::Status Drop() {
+    v1::ReadAdaptersRequest request;
+    request.set_group_epoch(1);
+    return worker_.ReadAdapters(request, Stays);
+  }
+  int64_t HostBytes() const { return worker_.GetStatus().host_bytes_by_tag().at("workspace"); }
   static bool Stays() { return false; }
 
   std::string adapter_;
@@ -68,6 +77,49 @@ TEST_F(WorkerAdaptersTest, ErrorsKeepNothing) {
   EXPECT_THAT(control_.read_adapters, testing::IsEmpty());
   control_.adapter_reader = nullptr;
   ExpectRefused(Read(adapter_, Stays, /*epoch=*/2), "--enable-lora");
+}
+
+TEST_F(WorkerAdaptersTest, WhatWasReadCountsUntilItIsDropped) {
+  const int64_t before = HostBytes();
+  ASSERT_EQ(Read(adapter_, Stays), absl::OkStatus());
+  EXPECT_EQ(HostBytes(), before + 1);
+  EXPECT_EQ(Drop(), absl::OkStatus());
+  EXPECT_THAT(control_.read_adapters, testing::IsEmpty());
+  EXPECT_EQ(HostBytes(), before);
+}
+
+// The question before the last one is asked by the reader.
+TEST_F(WorkerAdaptersTest, NothingIsKeptOfACallThatWasLeftAfterItsLastMatrix) {
+  int asked = 0;
+  EXPECT_TRUE(absl::IsCancelled(Read(adapter_, [&] { return ++asked > kNumLoraTargets; })));
+  EXPECT_EQ(asked, kNumLoraTargets + 1);
+  EXPECT_THAT(control_.read_adapters, testing::IsEmpty());
+}
+
+TEST_F(WorkerAdaptersTest, ARequestIsCheckedBeforeFilesAreRead) {
+  control_.adapters_error = absl::InvalidArgumentError("slot 9");
+  EXPECT_EQ(Read("/nowhere", Stays), control_.adapters_error);
+}
+
+TEST_F(WorkerAdaptersTest, AReadingThatHangsHoldsUpNeitherTheDropNorTheEnd) {
+  absl::Notification reads, goes_on;
+  std::thread hangs([&] {
+    const auto hang = [&] {
+      if (!reads.HasBeenNotified()) reads.Notify();
+      goes_on.WaitForNotification();
+      return true;
+    };
+    EXPECT_TRUE(absl::IsCancelled(Read(adapter_, hang)));
+  });
+  reads.WaitForNotification();
+  EXPECT_EQ(Drop(), absl::OkStatus());
+  EXPECT_FALSE(worker_.WaitIdle(absl::Milliseconds(20)));
+  const absl::Status second = Read(adapter_, Stays);
+  EXPECT_TRUE(absl::IsAborted(second)) << second;
+  goes_on.Notify();
+  hangs.join();
+  EXPECT_TRUE(worker_.WaitIdle(absl::InfiniteDuration()));
+  EXPECT_EQ(Read(adapter_, Stays), absl::OkStatus());
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ absl::Status PrintJson(const v1::GetStatusResponse& status) {
     replica["num_requests"] = status.replicas(i).num_requests();
     replica["num_recoveries"] = status.replicas(i).num_recoveries();
   }
-  puts(fields.dump(1).c_str());
+  puts(fields.dump(1, ' ', /*ensure_ascii=*/true).c_str());
   return absl::OkStatus();
 }
 

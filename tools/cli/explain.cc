@@ -37,7 +37,7 @@ absl::StatusOr<int> Explain(const ExplainOptions& options, const std::string& id
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   ASSIGN_OR_RETURN(const nlohmann::json json, FetchRequest(server, id));
   const std::string text = options.json
-                               ? absl::StrCat(json.dump(), "\n")
+                               ? absl::StrCat(json.dump(-1, ' ', /*ensure_ascii=*/true), "\n")
                                : StoryText(ReadRequestStory(json), absl::LocalTimeZone(), OutputColumns());
   return fputs(text.c_str(), stdout) < 0 ? kServerError : kOk;
 }

@@ -238,7 +238,7 @@ std::string ModelsJson(const v1::ListModelStatusResponse& models) {
                     {"decode_step_s", model.decode_step_s()}});
   }
   const nlohmann::ordered_json whole = {{"models", std::move(list)}};
-  return whole.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return whole.dump(1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
 }
 
 bool AnyFailed(const v1::ListModelStatusResponse& models) {

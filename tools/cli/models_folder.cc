@@ -97,7 +97,7 @@ std::string ListJson(const std::vector<FolderModel>& models) {
                     {"bytes", model.exists ? BytesOf(model.path) : 0}});
   }
   return nlohmann::ordered_json{{"folder", Folder()}, {"models", std::move(list)}}.dump(
-      -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+      -1, ' ', /*ensure_ascii=*/true, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 std::string ListText(const FolderOptions& options, const std::vector<FolderModel>& models) {

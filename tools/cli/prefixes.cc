@@ -26,6 +26,10 @@ namespace {
 
 using Json = nlohmann::json;
 
+std::string JsonLine(const Json& json) {
+  return absl::StrCat(json.dump(-1, ' ', /*ensure_ascii=*/true), "\n");
+}
+
 struct PrefixOptions {
   ServerOptions server;
   std::string model, cache_salt;
@@ -68,7 +72,7 @@ absl::StatusOr<int> Pin(const PrefixOptions& options, absl::Span<const std::stri
   // Arguments and pipes may hold any bytes; invalid UTF-8 becomes U+FFFD.
   const std::string body = request.dump(-1, ' ', false, Json::error_handler_t::replace);
   ASSIGN_OR_RETURN(const Json prefix, Read(server.Client().Post("/v1/prefixes", body)));
-  fputs(options.json ? absl::StrCat(prefix.dump(), "\n").c_str() : Describe(prefix).c_str(), stdout);
+  fputs(options.json ? JsonLine(prefix).c_str() : Describe(prefix).c_str(), stdout);
   return kOk;
 }
 
@@ -91,7 +95,7 @@ absl::StatusOr<int> Unpin(const PrefixOptions& options, absl::Span<const std::st
 absl::StatusOr<int> ListPrefixes(const PrefixOptions& options) {
   ASSIGN_OR_RETURN(const Server server, FindServer(options.server));
   ASSIGN_OR_RETURN(const Json list, Read(server.Client().Get("/v1/prefixes")));
-  if (options.json) return printf("%s\n", list.dump().c_str()) < 0 ? kServerError : kOk;
+  if (options.json) return fputs(JsonLine(list).c_str(), stdout) < 0 ? kServerError : kOk;
   const Json prefixes = list.value("data", Json::array());
   int count = 0;
   for (const Json& prefix : prefixes) {

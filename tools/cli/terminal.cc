@@ -32,10 +32,12 @@ const char* Code(Style style) {
   return "";
 }
 
-// The characters of C0 and C1, separators of lines, and characters that turn the direction of writing.
+// The characters of C0 and C1, separators of lines, characters that turn the direction of writing, and
+// characters that nobody sees: the mark of the byte order, and tags.
 bool IsControl(char32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x2028 && code <= 0x202e) ||
-         (code >= 0x2066 && code <= 0x2069);
+         (code >= 0x2066 && code <= 0x2069) || code == 0x200e || code == 0x200f || code == 0x061c ||
+         code == 0xfeff || (code >= 0xe0001 && code <= 0xe007f);
 }
 
 std::string PrintableBut(absl::string_view kept, absl::string_view text) {

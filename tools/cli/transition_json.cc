@@ -33,7 +33,7 @@ absl::StatusOr<std::string> TransitionJson(const google::protobuf::Message& resp
     return absl::InternalError("the report cannot be printed as JSON");
   Json fields = Json::parse(text);
   MakeNumbers(&fields);
-  return fields.dump(1);
+  return fields.dump(1, ' ', /*ensure_ascii=*/true);
 }
 
 }  // namespace somnus::cli

@@ -184,9 +184,13 @@ class ModelRunner {
   // Reads adapters on any thread, also while steps run, for AddReadAdapters. Null: the model takes no
   // adapters.
   virtual std::shared_ptr<const AdapterReader> adapter_reader() const { return nullptr; }
-  // Keeps adapters that adapter_reader() has read until the next SetAdapters, which reads no files of the
-  // adapters that it names, and drops the others.
+  // Keeps adapters that adapter_reader() has read, in place of the adapters of the call before, until the
+  // next SetAdapters, which reads no files of the adapters that it names, and drops the others.
   virtual void AddReadAdapters(std::vector<std::shared_ptr<const HostAdapter>> /*adapters*/) {}
+  // InvalidArgument: two of `adapters` have the same slot, or the model has no such slot.
+  virtual absl::Status CheckAdapters(absl::Span<const v1::WorkerAdapter> /*adapters*/) const {
+    return absl::OkStatus();
+  }
   // Makes `adapters` the adapters that steps can name: reads new ones, drops all that are not named. Waits
   // for the device. Each adapter has a copy in host memory, which steps read. Errors name the adapter, and
   // nothing has changed. No step may be under way; memory may sleep.
@@ -195,7 +199,7 @@ class ModelRunner {
   }
   // LoraAdapter::Fingerprint by the id of each adapter of SetAdapters.
   virtual std::map<uint64_t, std::string> AdapterFingerprints() const { return {}; }
-  // The bytes of host memory that the adapters' copies take.
+  // The bytes of host memory that the adapters' copies take, and the adapters of AddReadAdapters.
   virtual int64_t adapter_host_bytes() const { return 0; }
   // To be called after any sleep: computes the small tables in workspace again and empties the batch state.
   virtual absl::Status ResetAfterWake() = 0;

@@ -51,6 +51,9 @@ class ModelRunnerImpl : public ModelRunner {
   void AddReadAdapters(std::vector<std::shared_ptr<const HostAdapter>> adapters) override {
     if (adapters_ != nullptr) adapters_->AddRead(std::move(adapters));
   }
+  absl::Status CheckAdapters(absl::Span<const v1::WorkerAdapter> adapters) const override {
+    return adapters_ == nullptr ? absl::OkStatus() : adapters_->Check(adapters);
+  }
   absl::Status SetAdapters(absl::Span<const v1::WorkerAdapter> adapters) override;
   std::map<uint64_t, std::string> AdapterFingerprints() const override {
     return adapters_ == nullptr ? std::map<uint64_t, std::string>() : adapters_->Fingerprints();

@@ -82,6 +82,7 @@ void RankAdapters::Write(const AdapterPlaces::Move& move) {
 }
 
 void RankAdapters::AddRead(std::vector<std::shared_ptr<const HostAdapter>> adapters) {
+  read_.clear();
   for (std::shared_ptr<const HostAdapter>& adapter : adapters) read_[adapter->id] = std::move(adapter);
 }
 
@@ -136,11 +137,14 @@ std::map<uint64_t, std::string> RankAdapters::Fingerprints() const {
 
 int64_t RankAdapters::adapter_host_bytes() const {
   size_t bytes = 0;
-  for (const auto& adapter : adapters_) {
-    if (adapter == nullptr) continue;
-    for (const HostAdapter::Matrices& matrices : adapter->linears)
+  const auto add = [&bytes](const HostAdapter& adapter) {
+    for (const HostAdapter::Matrices& matrices : adapter.linears)
       bytes += matrices.a.size() + matrices.b.size();
+  };
+  for (const auto& adapter : adapters_) {
+    if (adapter != nullptr) add(*adapter);
   }
+  for (const auto& [id, adapter] : read_) add(*adapter);
   return static_cast<int64_t>(bytes);
 }
 

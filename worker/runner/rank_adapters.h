@@ -42,6 +42,8 @@ class RankAdapters {
   const std::shared_ptr<const AdapterReader>& reader() const { return reader_; }
   // As ModelRunner::AddReadAdapters.
   void AddRead(std::vector<std::shared_ptr<const HostAdapter>> adapters);
+  // As ModelRunner::CheckAdapters.
+  absl::Status Check(absl::Span<const v1::WorkerAdapter> adapters) const;
   // As ModelRunner::SetAdapters, for the copies. Places of adapters that go are empty.
   absl::Status Set(absl::Span<const v1::WorkerAdapter> adapters);
   // Gives every adapter of the scheduled sequences a place. Waits for the device where an adapter is copied.
@@ -56,11 +58,10 @@ class RankAdapters {
   std::vector<bool> loaded() const;
   // As ModelRunner::AdapterFingerprints.
   std::map<uint64_t, std::string> Fingerprints() const;
-  // The bytes of host memory that the copies take.
+  // The bytes of host memory that the copies take, and the adapters that AddRead has brought.
   int64_t adapter_host_bytes() const;
 
  private:
-  absl::Status Check(absl::Span<const v1::WorkerAdapter> adapters) const;
   // Queues the copies of the slot's adapter, but for its ranks.
   void Write(const AdapterPlaces::Move& move);
 
@@ -76,7 +77,7 @@ class RankAdapters {
   int32_t* ranks_ = nullptr;  // [layers_.size()][kNumLoraTargets][places], on the device
   std::vector<int32_t> host_ranks_;
   std::vector<std::shared_ptr<const HostAdapter>> adapters_;     // [max_adapters]; null: the slot is free
-  std::map<uint64_t, std::shared_ptr<const HostAdapter>> read_;  // by id: what AddRead has brought
+  std::map<uint64_t, std::shared_ptr<const HostAdapter>> read_;  // by id: adapters from AddRead
   AdapterPlaces places_;
 };
 
