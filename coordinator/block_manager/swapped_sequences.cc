@@ -64,7 +64,12 @@ void SwappedSequences::SwapOut(absl::Span<const ComputedTokens> sequences,
 BlockTable SwappedSequences::BeginSwapped(const Returning& one, const HostTable& host) {
   const bool use_cache = one.use_cache && !host.is_forgotten;
   BlockTable table = cache_.Begin(one.sequence, one.tokens, one.salt, use_cache, {.whole = one.whole});
-  if (table.num_blocks() > host.num_given_back || table.num_blocks() == 0) return table;
+  if (table.num_blocks() > host.num_given_back) {
+    // The sequence needs no block again that it gave back: in a small cache there may be no room for it.
+    GiveBackBefore(host.num_given_back, &pool_, &table);
+    return table;
+  }
+  if (table.blocks.empty()) return table;
   // All blocks that were found lie before the window, so no query would attend them.
   cache_.GiveUp(one.sequence, std::move(table));
   return cache_.Begin(one.sequence, one.tokens, one.salt, /*use_cache=*/false, {});
@@ -89,9 +94,7 @@ int32_t SwappedSequences::NeededToSwapIn(const HostTable& host, const BlockTable
 void SwappedSequences::FillFromHost(const HostTable& host, int32_t size,
                                     absl::flat_hash_map<int32_t, KvBlock*>* came_back, BlockTable* table,
                                     std::vector<BlockCopyOp>* swap_ins) {
-  // A table that begins with blocks of the prefix cache has these blocks instead of the null blocks, so that
-  // such a table has given back nothing but its own null blocks.
-  if (table->blocks.empty()) table->num_given_back = host.num_given_back;
+  table->num_given_back = std::max(table->num_given_back, host.num_given_back);
   for (size_t i = table->blocks.size(); i < host.blocks.size(); ++i) {
     if (host.blocks[i] == kNone) {
       table->blocks.push_back(pool_.null_block());

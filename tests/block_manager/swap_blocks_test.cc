@@ -149,12 +149,47 @@ TEST(SwapBlocksTest, ABeginningThatIsFoundAgainIsGivenBackAgain) {
   ASSERT_EQ(SwapIn(&manager, 1, tokens, true, false, &ins, &adopted), AllocStatus::kOk);
   EXPECT_EQ(adopted, 16);
   EXPECT_EQ(ins.size(), 3u);
-  EXPECT_EQ(manager.GiveBackUnseen(1, 29), 4);
+  EXPECT_EQ(manager.GiveBackUnseen(1, 29), 1) << "three were given back before, and no more are counted";
+  outs.clear();
   manager.swapped().SwapOut({{{1, 28}}}, &outs);
+  EXPECT_EQ(outs.size(), 3u) << "behind four that were given back";
   ASSERT_EQ(SwapIn(&manager, 1, tokens, false, false, &ins, &adopted), AllocStatus::kOk);
   manager.Commit(1, tokens, 28);
   EXPECT_EQ(manager.pool().num_used(), 5 + 4)
       << "the other reader's, and three that came back, and a new one";
+  EXPECT_TRUE(manager.CheckIntegrity().ok());
+}
+
+// The cache has room for what a sequence has at once, and no more.
+TEST(SwapBlocksTest, ABeginningThatIsFoundAgainNeedsNoFurtherRoom) {
+  BlockManagerOptions options = Options(0, 12);
+  options.attention_reach = 14;
+  options.max_step_tokens = 4;
+  options.num_blocks = 1 + static_cast<int32_t>(WindowBlocks(14, 4, 4));
+  BlockManager manager(options);
+  const std::vector<int32_t> tokens = Tokens(29);
+  AddComputed(&manager, 1, Tokens(24));
+  EXPECT_EQ(manager.GiveBackUnseen(1, 24), 2);
+  std::vector<int32_t> grown;
+  manager.GrowForStep(1, 28, &grown);
+  EXPECT_EQ(grown.size(), 1u);
+  manager.Commit(1, Tokens(28), 28);
+  EXPECT_EQ(manager.GiveBackUnseen(1, 28), 1);
+  Copies outs, ins;
+  manager.swapped().SwapOut({{{1, 28}}}, &outs);
+  EXPECT_EQ(outs.size(), 4u);
+  AddComputed(&manager, 2, Tokens(17));
+  manager.Free(2);
+  const SwappedSequences::Returning returning = {1, tokens, "", /*use_cache=*/true};
+  const SwappedSequences::Room room = manager.swapped().RoomFor(absl::MakeConstSpan(&returning, 1), true);
+  EXPECT_LE(room.missing, 0);
+  EXPECT_LE(room.total, manager.pool().num_free());
+  int64_t adopted = 0;
+  ASSERT_EQ(SwapIn(&manager, 1, tokens, true, true, &ins, &adopted), AllocStatus::kOk);
+  EXPECT_EQ(adopted, 16);
+  EXPECT_EQ(ins.size(), 3u);
+  EXPECT_EQ(manager.pool().num_used(), 5) << "one that was found, three that came back, and a new one";
+  EXPECT_EQ(manager.GiveBackUnseen(1, 29), 1);
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 

@@ -1,12 +1,17 @@
 """Structured outputs and tool calls of SmolLM2 through the whole cluster: generated text has the form that was asked for, streamed
-or whole, and beside other requests. crossings_test.py has a form under preemption, drafts, sleeps and killed workers."""
+or whole, and beside other requests. Greedy answers of forms of every kind are the same on any number of ranks and under preemption,
+drafts, sleeps and killed workers; crossings_test.py has a form beside windows, experts, adapters and stages."""
+import functools
 import json
 import os
 import re
+import signal
 import threading
 import unittest
 
-from cluster.harness import SMOLLM2, Cluster
+from cluster.harness import SMOLLM2, Cluster, tiny, wait_until
+from cluster.harness.run_directory import pids
+from cluster.harness.together import Together, complete, prompt
 
 CHAT = "/v1/chat/completions"
 QUESTION = [{"role": "user", "content": "Describe a person in JSON."}]
@@ -219,3 +224,98 @@ class Structured(unittest.TestCase):
             thread.join()
         self.assertEqual(beside, alone)
         self.assertEqual(len({choice["message"]["content"] for choice in results}), 1)
+
+
+MODEL = "qwen3"
+WORDS = {"type": "object", "properties": {"words": {"type": "array", "items": {"type": "string", "maxLength": 8}, "minItems": 4,
+                                                   "maxItems": 4}}, "required": ["words"], "additionalProperties": False}
+FORMS = ({"regex": "(ab|[c-f]|[0-9]){100}"}, {"json": WORDS}, {"json": {"type": "string", "minLength": 30, "maxLength": 90}},
+         {"choice": ["Anna Karenina", "Animal Farm", "Ana"]}, {"json_object": True, "disable_any_whitespace": True},
+         {"grammar": 'root ::= "[" item ("," item)* "]"\nitem ::= [a-z]{2,9} | "(" item ")"'})
+REQUESTS = [{"prompt": prompt(7 * index + copy, 20), "max_tokens": 150, "temperature": 0, "structured_outputs": form}
+            for index, form in enumerate(FORMS) for copy in (0, 1)]
+ATTEMPTS = 20  # a fast machine may have ended the requests before the disturbance came
+
+
+def answer(cluster, body):
+    return [(choice["token_ids"], choice["finish_reason"]) for choice in complete(cluster, body)]
+
+
+@functools.cache
+def answers_alone():
+    """Of one rank, one request at a time."""
+    with Cluster(tiny(MODEL), "--dtype=float32", workers=1) as cluster:
+        return [answer(cluster, body) for body in REQUESTS]
+
+
+class SameTokens(unittest.TestCase):
+    """Greedy answers under grammars, alone and on one rank, are what two ranks give in a batch and under any disturbance; in float32,
+    as ranks add up differently. The cache has room for a few requests at once."""
+
+    flags = ("--keep-kv-on-sleep",)
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(tiny(MODEL), "--dtype=float32", "--max-num-seqs=16", "--max-recoveries=100",
+                              f"--kv-cache-memory-bytes={20 * 2 * 8192}", *cls.flags, workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
+
+    def asked(self):
+        """All requests begin together; an answer has begun when this returns."""
+        self.cluster.admin("/pause")
+        asked = Together(self.cluster, REQUESTS, answer)
+        self.cluster.wait_waiting(len(REQUESTS))
+        before = self.cluster.metric("vllm:generation_tokens_total")
+        self.cluster.admin("/resume")
+        wait_until(lambda: self.cluster.metric("vllm:generation_tokens_total") > before, 120, "requests run", poll=0.005)
+        return asked
+
+    def disturbed(self, disturb):
+        """Calls disturb(), which returns how many requests it found open, until it found one; every answer is as wanted."""
+        for _ in range(ATTEMPTS):
+            asked = self.asked()
+            found = disturb()
+            self.assertEqual(asked.join(), answers_alone())
+            if found:
+                return
+        self.fail(f"the requests had ended before, in {ATTEMPTS} attempts")
+
+    def num_open(self):
+        status = self.cluster.status()
+        return status["num_requests_running"] + status["num_requests_waiting"]
+
+    def test_a_batch_and_preemption(self):
+        before = self.cluster.metric("vllm:num_preemptions_total")
+        self.assertEqual(self.asked().join(), answers_alone())
+        self.assertGreater(self.cluster.metric("vllm:num_preemptions_total"), before)
+
+    def test_sleeps_that_keep_requests(self):
+        def sleep(level):
+            self.cluster.admin(f"/sleep?level={level}&mode=keep")
+            found = self.num_open()
+            self.cluster.admin("/wake_up")
+            return found
+        for level in (1, 2):
+            with self.subTest(level=level):
+                self.disturbed(lambda level=level: sleep(level))
+
+    def test_killed_workers(self):
+        def kill(rank):
+            before = self.cluster.metric("somnus:recoveries_total")
+            self.cluster.admin("/pause?mode=keep")
+            found = self.num_open()
+            os.kill(pids(self.cluster)[rank], signal.SIGKILL)
+            wait_until(lambda: self.cluster.metric("somnus:recoveries_total") == before + 1, 120, self.cluster.log)
+            self.cluster.admin("/resume")
+            return found
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                self.disturbed(lambda rank=rank: kill(rank))
+
+
+class SameTokensOfDrafts(SameTokens):
+    flags = ("--num-speculative-tokens=4", "--no-drafts-must-pay")
+
+    def test_drafts_are_accepted(self):
+        self.assertEqual(self.asked().join(), answers_alone())
+        self.assertGreater(self.cluster.metric("vllm:spec_decode_num_accepted_tokens_total"), 0)

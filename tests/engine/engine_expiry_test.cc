@@ -193,5 +193,24 @@ TEST_P(HopelessTest, ARequestWhoseFirstTokenCannotComeInTimeIsRefusedAtOnce) {
   ExpectServed(Submit(WithFirstTokenBy(MakeTicket("may be", 160, 2), Now() + absl::Hours(1))));
 }
 
+TEST_P(HopelessTest, ChoicesShareTheFateOfTheFirst) {
+  Start();
+  Measure();
+  std::vector<Ticket> choices;
+  std::vector<EngineRequest> requests;
+  for (int i = 0; i < 3; ++i) {
+    choices.push_back(
+        WithFirstTokenBy(MakeTicket(std::to_string(i), 160, 2), Now() + absl::Milliseconds(200)));
+    if (i > 0) choices.back().request.fork_of = "0";
+    requests.push_back(choices.back().request);
+  }
+  ASSERT_TRUE(engine_->SubmitAll(requests).ok());
+  for (const Ticket& choice : choices) {
+    ASSERT_TRUE(choice.sink->Wait());
+    EXPECT_EQ(choice.sink->error(), ExpiryError(ExpiryCause::kTtftEstimate));
+  }
+  EXPECT_EQ(engine_->Stats().num_waiting, 0);
+}
+
 }  // namespace
 }  // namespace somnus

@@ -159,9 +159,28 @@ TEST_F(EnginePrefixesTest, EverythingThatEmptiesTheCacheLeavesThePinAndARequestF
     ASSERT_TRUE(engine_->WakeUp({}).ok());
     expect_lost_and_found("a sleep");
   }
+  executor_->SetRecovery(FakeExecutor::Recovery::kSucceeds);
+  executor_->Lose(absl::UnavailableError("rank 0 was killed"));
+  while (engine_->Stats().num_recoveries == 0) absl::SleepFor(absl::Milliseconds(1));
+  expect_lost_and_found("a loss of the workers");
   ASSERT_TRUE(engine_->ReloadWeights({}).ok());
   EXPECT_EQ(NumHeld(), 0) << "new weights";
-  EXPECT_EQ(engine_->Stats().pin_releases.forgotten, 4);
+  EXPECT_EQ(engine_->Stats().pin_releases.forgotten, 5);
+}
+
+TEST_F(EnginePrefixesTest, ASleepThatKeepsTheCacheKeepsThePin) {
+  EngineOptions options = Options();
+  options.keep_kv_on_sleep = true;
+  options.keeps_cached_blocks = false;
+  options.scheduler.blocks.num_host_blocks = 8;
+  Start(options);
+  ASSERT_TRUE(pins().Pin(MakePin("a", 22)).ok());
+  Compute(22);
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  EXPECT_EQ(engine_->Stats().used_host_blocks, 5);
+  EXPECT_EQ(NumHeld(), 5);
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  EXPECT_EQ(Compute(22), 20);
 }
 
 TEST_F(EnginePrefixesTest, PinsCanBeChangedWhileTheEngineSleeps) {
@@ -180,6 +199,23 @@ TEST_F(EnginePrefixesTest, PinsCanBeChangedWhileTheEngineSleeps) {
   EXPECT_EQ(Compute(22), 20) << "what was kept is cached";
   EXPECT_EQ(Compute(12, 500), 0);
   EXPECT_EQ(NumHeld(), 3);
+}
+
+TEST_F(EnginePrefixesTest, ASmallerCacheLosesThePinsBeyondItsEnd) {
+  EngineOptions options = Options();
+  Start(options);
+  Compute(90, 500);  // blocks 1 to 24, which stay cached
+  ASSERT_TRUE(pins().Pin(MakePin("a", 60)).ok());
+  Compute(60);  // blocks 25 to 39
+  EXPECT_EQ(NumHeld(), 15);
+  const absl::StatusOr<int32_t> blocks = engine_->ResizeKvCache(30);
+  ASSERT_TRUE(blocks.ok()) << blocks.status();
+  EXPECT_EQ(*blocks, 30);
+  EXPECT_LT(NumHeld(), 15);
+  EXPECT_GE(engine_->Stats().pin_releases.shrunk, 1);
+  ASSERT_TRUE(engine_->ResizeKvCache(63).ok());
+  Compute(60);
+  EXPECT_EQ(NumHeld(), 15);
 }
 
 }  // namespace

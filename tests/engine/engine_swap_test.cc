@@ -99,6 +99,35 @@ TEST_F(EngineSwapTest, AnAbortALevelTwoSleepAndALossLeaveNothingBehind) {
   EXPECT_EQ(engine_->Stats().num_recoveries, 1);
 }
 
+TEST_F(EngineSwapTest, CachedPrefixesOutliveASleepThatKeepsTheCacheAndNoDeeperOne) {
+  EngineOptions options = Swapping();
+  options.scheduler.blocks.enable_prefix_caching = true;
+  options.scheduler.host_prefix_caching = HostPrefixCaching::kOn;
+  Start(options);
+  for (const Ticket& ticket : tickets_) {
+    ASSERT_TRUE(ticket.sink->Wait());
+    EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
+  }
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  EXPECT_GT(engine_->Stats().cached_host_blocks, 0);
+  EXPECT_GT(engine_->Stats().swaps.stored_blocks, 0);
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  EXPECT_GT(engine_->Stats().cached_host_blocks, 0);
+  ASSERT_TRUE(engine_->Sleep({.level = 2}).ok());
+  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
+}
+
+TEST_F(EngineSwapTest, WithoutTheOptionASleepForgetsSwappedBlocks) {
+  EngineOptions options = Swapping();
+  options.keep_kv_on_sleep = false;
+  Start(options);
+  AwaitSwapped();
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  EXPECT_EQ(engine_->Stats().used_host_blocks, 0);
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  ExpectTokens();
+}
+
 constexpr int64_t kBytesPerMillisecond = 4'000'000;  // that copies are assumed to make
 
 // An executor with a clock: a step takes 10 ms, 1 ms for each token, and so long for each block
