@@ -239,9 +239,9 @@ absl::StatusOr<v1::SetAdaptersResponse> Worker::SetAdapters(const v1::SetAdapter
 absl::Status Worker::ReadAdapters(const v1::ReadAdaptersRequest& request,
                                   const std::function<bool()>& has_left) {
   const int64_t epoch = request.group_epoch();
-  const auto add = [&](std::vector<std::shared_ptr<const HostAdapter>> adapters) {
+  const auto add = [&](std::vector<std::shared_ptr<const HostAdapter>> adapters) -> absl::Status {
+    if (has_left()) return absl::CancelledError("nobody waits for the adapters");
     return InEpoch(epoch, [&]() -> absl::Status {
-      if (has_left()) return absl::CancelledError("nobody waits for the adapters");
       load_.AddReadAdapters(std::move(adapters));
       return absl::OkStatus();
     });

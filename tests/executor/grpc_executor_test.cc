@@ -97,6 +97,11 @@ TEST_F(GrpcExecutorTest, WhatStepsTakeOfHostMemoryIsKnownWithTheirReplies) {
   ASSERT_TRUE(executor_->ExecuteAsync(&step).ok());
   ASSERT_TRUE(executor_->Wait(absl::Minutes(1)).ok());
   EXPECT_EQ(executor_->bytes().host["kv_cache"], 2 * 2) << "of both ranks";
+  absl::Notification read;
+  const auto note = [&](const absl::StatusOr<TransitionReport>&) { read.Notify(); };
+  executor_->ReadAdaptersAsync({{.slot = 1, .id = 5, .name = "poet"}}, note);
+  read.WaitForNotification();
+  EXPECT_EQ(executor_->bytes().host["kv_cache"], 2 * 2) << "a read beside steps knows no better";
 }
 
 TEST_F(GrpcExecutorTest, ARestartReplacesEveryWorker) {

@@ -56,7 +56,7 @@ TEST_F(WorkerAdaptersTest, StepsRunMeanwhile) {
     return false;
   };
   ASSERT_EQ(Read(adapter_, step), absl::OkStatus());
-  EXPECT_EQ(steps, kNumLoraTargets) << "one between two matrices";
+  EXPECT_EQ(steps, kNumLoraTargets + 1) << "one between two matrices, and one at the end";
   ASSERT_EQ(control_.read_adapters.size(), 1u);
   EXPECT_EQ(control_.read_adapters[0]->id, 5u);
   EXPECT_EQ(control_.read_adapters[0]->linears.size(), static_cast<size_t>(kNumLoraTargets));
