@@ -15,7 +15,7 @@ from cluster.harness.fault_file import FaultFile
 from cluster.harness.other_weights import second_checkpoint
 from cluster.harness.streams import Round
 from cluster.harness.together import Together, complete, prompt
-from cluster.sleep_cycles_test import Sleeper
+from cluster.sleep_cycles_test import WITHOUT_POOLS, Sleeper, assert_nothing_grows, cycles
 from cluster.transition_faults_test import ASLEEP, AWAKE, WAKE, check_truth, post, resident, sleep
 
 WORKER = os.path.join(BIN, "tests", "cuda", "emulated_worker")
@@ -152,7 +152,7 @@ class Sleeps(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = gpu_cluster(MODEL, 2)
+        cls.cluster = gpu_cluster(MODEL, 2, env=WITHOUT_POOLS)
         cls.addClassCleanup(cls.cluster.__exit__)
 
     def tokens(self, cluster):
@@ -188,6 +188,9 @@ class Sleeps(unittest.TestCase):
         for path, wanted in ((other, others), (tiny(MODEL), first)):
             self.cluster.cli("reload-weights", path)
             self.assertEqual(self.tokens(self.cluster), wanted)
+
+    def test_nothing_grows(self):
+        assert_nothing_grows(lambda: cycles(self.cluster, 10))
 
 
 class StruckSleeps(unittest.TestCase):

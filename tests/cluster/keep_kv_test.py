@@ -150,6 +150,11 @@ class KeepKv(unittest.TestCase):
                 self.assert_open_requests_go_on(cluster, [(CASE["prompt"], 480), ([3] * 40, 460)], [somehow] * 12)
             self.assertEqual(cluster.stop(), 0)
 
+    def test_every_replica_has_a_tier_of_its_own(self):
+        with Cluster(tiny(MODEL), "--dtype=float32", "--keep-kv-on-sleep", "--data-parallel-size=2", workers=1) as cluster:
+            self.check_model(cluster, [([number] * 20, 480) for number in range(3, 7)])
+            self.assertEqual(cluster.stop(), 0)
+
     @unittest.skipUnless(os.path.exists(EMULATED), "no emulated GPU was built")
     def test_emulated_gpus_keep_it_in_pinned_memory(self):
         with Cluster(tiny(MODEL), "--device=cuda", f"--worker-binary={EMULATED}", "--graph-sizes=1,2,4", "--dtype=float32",

@@ -16,10 +16,15 @@ namespace {
 // The events of all loads, so that no kind of event stays away unnoticed.
 struct Totals {
   int64_t steps = 0, given_back = 0, preemptions = 0, recomputed = 0, swapped_in = 0, host_hits = 0,
-          forks = 0, branches = 0, accepted = 0, wrong = 0, salted_hits = 0, pinned = 0, aborts = 0,
-          losses = 0, sleeps = 0;
+          forks = 0, branches = 0, accepted = 0, accepted_of_workers = 0, wrong = 0, salted_hits = 0,
+          pinned = 0, aborts = 0, losses = 0, sleeps = 0, deep_sleeps = 0, losses_asleep = 0, abandoned = 0,
+          resets = 0, refused_swaps = 0, arrived = 0, refused = 0, logprobs = 0, prompt_logprobs = 0,
+          penalized = 0, bounded_steps = 0;
   PinReleases pin_releases;
 };
+
+// In so many blocks any request has room, beams of the largest width too.
+constexpr int32_t kRoomForAny = 66;
 
 class RandomRun {
  public:
@@ -76,22 +81,37 @@ class RandomRun {
     totals->host_hits += scheduler.stats().swaps.host_hit_tokens;
     totals->forks += scheduler.stats().num_forks;
     for (const v1::StepRequest& step : harness_.steps) totals->branches += step.branches_size();
-    totals->accepted += scheduler.speculation().num_accepted_tokens;
+    (options_.speculation.asks_workers ? totals->accepted_of_workers : totals->accepted) +=
+        scheduler.speculation().num_accepted_tokens;
     totals->wrong += scheduler.speculation().num_draft_tokens - scheduler.speculation().num_accepted_tokens;
     for (const auto& [id, request] : requests_) {
       const auto answer = harness_.answers.find(id);
       if (!request.cache_salt.empty() && answer != harness_.answers.end())
         totals->salted_hits += answer->second.num_cached;
+      if (answer == harness_.answers.end() || request.sampling->beam_search.has_value()) continue;
+      totals->logprobs += static_cast<int64_t>(answer->second.logprobs.size());
+      totals->prompt_logprobs += static_cast<int64_t>(answer->second.prompt_logprobs.size());
+      if (request.sampling->repetition_penalty != 1)
+        totals->penalized += static_cast<int64_t>(answer->second.tokens.size());
     }
+    if (has_few_step_bytes()) totals->bounded_steps += static_cast<int64_t>(harness_.steps.size());
     totals->pinned += num_pinned_;
     totals->pin_releases.Add(scheduler.blocks().pins().releases());
     totals->aborts += static_cast<int64_t>(aborted_.size());
     totals->losses += num_losses_;
     totals->sleeps += num_sleeps_;
+    totals->deep_sleeps += num_deep_sleeps_;
+    totals->losses_asleep += num_losses_asleep_;
+    totals->abandoned += num_abandoned_;
+    totals->resets += num_resets_;
+    totals->refused_swaps += scheduler.stats().swaps.refusals;
+    totals->arrived += num_arrived_;
+    totals->refused += num_refused_;
   }
 
  private:
   int32_t Below(uint32_t bound) { return static_cast<int32_t>(random_() % bound); }
+  bool has_few_step_bytes() const { return options_.step_bytes < SchedulerOptions().step_bytes; }
   std::string Salt() { return Below(4) == 0 ? "salt" : ""; }
 
   SchedulerOptions Options() {
@@ -147,7 +167,12 @@ class RandomRun {
     request.user = std::to_string(Below(3));
     const int num_choices = kind == 1 ? 2 + Below(4) : 1;
     for (int choice = 0; choice < num_choices; ++choice) {
-      if (!Scheduler::Check(options_, request).ok()) return;
+      ++num_arrived_;
+      if (const absl::Status status = Scheduler::Check(options_, request); !status.ok()) {
+        ++num_refused_;
+        EXPECT_TRUE(options_.blocks.num_blocks < kRoomForAny || has_few_step_bytes()) << status;
+        return;
+      }
       requests_[request.id] = request;
       harness_.Add(request);
       request.fork_of = id;
@@ -184,8 +209,10 @@ class RandomRun {
       case 5:
         return harness_.Suspend();
       case 6:
+        ++num_resets_;
         return harness_.scheduler.ResetPrefixCache();
       case 10:  // a sleep that does not happen
+        ++num_abandoned_;
         harness_.Suspend();
         harness_.scheduler.kept().Choose();
         return harness_.scheduler.kept().Abandon();
@@ -194,7 +221,14 @@ class RandomRun {
       case 9: {
         ++num_sleeps_;
         harness_.SleepKeeping();
-        if (Below(5) == 0) harness_.scheduler.ForgetComputed();  // level 2
+        if (Below(5) == 0) {  // level 2
+          ++num_deep_sleeps_;
+          harness_.scheduler.ForgetComputed();
+        }
+        if (Below(8) == 0) {
+          ++num_losses_asleep_;
+          harness_.Lose();
+        }
         harness_.WakeKeeping();
         return;
       }
@@ -215,7 +249,8 @@ class RandomRun {
   std::map<std::string, EngineRequest> requests_;
   std::set<std::string> aborted_;
   std::vector<std::string> pins_;
-  int64_t num_pinned_ = 0, num_losses_ = 0, num_sleeps_ = 0;
+  int64_t num_pinned_ = 0, num_losses_ = 0, num_sleeps_ = 0, num_deep_sleeps_ = 0, num_losses_asleep_ = 0,
+          num_abandoned_ = 0, num_resets_ = 0, num_arrived_ = 0, num_refused_ = 0;
 };
 
 TEST(EverythingRandomTest, EveryAnswerIsExactAndTheBooksAddUp) {
@@ -232,22 +267,34 @@ TEST(EverythingRandomTest, EveryAnswerIsExactAndTheBooksAddUp) {
     }
   }
   EXPECT_GT(totals.steps, 100'000);
-  EXPECT_GT(totals.given_back, 500);
-  EXPECT_GT(totals.preemptions, 500);
-  EXPECT_GT(totals.recomputed, 500);
-  EXPECT_GT(totals.swapped_in, 1000);
-  EXPECT_GT(totals.host_hits, 500);
-  EXPECT_GT(totals.forks, 1000);
-  EXPECT_GT(totals.branches, 5000);
-  EXPECT_GT(totals.accepted, 5000);
-  EXPECT_GT(totals.wrong, 500);
-  EXPECT_GT(totals.salted_hits, 1000);
-  EXPECT_GT(totals.pinned, 5000);
-  EXPECT_GT(totals.pin_releases.forgotten, 100);
-  EXPECT_GT(totals.pin_releases.no_blocks, 5);
-  EXPECT_GT(totals.aborts, 100);
-  EXPECT_GT(totals.losses, 100);
-  EXPECT_GT(totals.sleeps, 300);
+  EXPECT_GT(totals.given_back, 30'000);
+  EXPECT_GT(totals.preemptions, 6000);
+  EXPECT_GT(totals.recomputed, 2000);
+  EXPECT_GT(totals.swapped_in, 50'000);
+  EXPECT_GT(totals.refused_swaps, 50);
+  EXPECT_GT(totals.host_hits, 5000);
+  EXPECT_GT(totals.forks, 30'000);
+  EXPECT_GT(totals.branches, 20'000);
+  EXPECT_GT(totals.accepted, 4000);
+  EXPECT_GT(totals.accepted_of_workers, 20'000);
+  EXPECT_GT(totals.wrong, 10'000);
+  EXPECT_GT(totals.salted_hits, 20'000);
+  EXPECT_GT(totals.logprobs, 20'000);
+  EXPECT_GT(totals.prompt_logprobs, 20'000);
+  EXPECT_GT(totals.penalized, 20'000);
+  EXPECT_GT(totals.bounded_steps, 20'000);
+  EXPECT_GT(totals.pinned, 10'000);
+  EXPECT_GT(totals.pin_releases.forgotten, 1000);
+  EXPECT_GT(totals.pin_releases.no_blocks, 40);
+  EXPECT_GT(totals.aborts, 300);
+  EXPECT_GT(totals.losses, 500);
+  EXPECT_GT(totals.losses_asleep, 200);
+  EXPECT_GT(totals.sleeps, 1500);
+  EXPECT_GT(totals.deep_sleeps, 300);
+  EXPECT_GT(totals.abandoned, 500);
+  EXPECT_GT(totals.resets, 500);
+  EXPECT_GT(totals.arrived, 30'000);
+  EXPECT_LT(totals.refused, 0.02 * totals.arrived);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ A test that has options, or "alone = True" (a test of what belongs to the proces
 GROUP = 8
 GROUPED = "grouped"
 SIZES = ["small", "medium", "large"]
-JOINED = ["data", "size"]
+JOINED = ["data", "linkstatic", "size"]
 GTEST = ["@absl", "@gtest", "@gtest_main"]
 
 def cc_test(name, srcs = None, deps = [], alone = False, gtest = True, **attributes):

@@ -277,13 +277,13 @@ class Cluster:
             raise AssertionError(f"{path}: HTTP {response.status}: {response.text}")
         return response
 
-    def wait_waiting(self, count, timeout=60):
+    def wait_waiting(self, count, timeout=120):
         """Until so many requests wait."""
         def waiting():
             return self.status()["num_requests_waiting"]
         wait_until(lambda: waiting() == count, timeout, lambda: f"{count} requests wait: {waiting()} do")
 
-    def wait_idle(self, timeout=30):
+    def wait_idle(self, timeout=120):
         """Until no request is left and every block is free again."""
         def idle():
             status = self.status()

@@ -1,5 +1,8 @@
 """Several requests to one cluster at once, a thread each."""
 import threading
+import time
+
+ANSWER_S = 600  # no answer takes so long, on a machine that is busy with other suites, too
 
 
 def prompt(first, length):
@@ -9,7 +12,7 @@ def prompt(first, length):
 
 def complete(cluster, body):
     """The choices of a completion, which must be a 200."""
-    response = cluster.request("POST", "/v1/completions", {"model": cluster.name, "return_token_ids": True, **body})
+    response = cluster.request("POST", "/v1/completions", {"model": cluster.name, "return_token_ids": True, **body}, timeout=ANSWER_S)
     if response.status != 200:
         raise AssertionError(f"HTTP {response.status}: {response.text}")
     return response.json["choices"]
@@ -20,12 +23,13 @@ class Together:
 
     def __init__(self, cluster, requests, ask):
         self.results = [None] * len(requests)
+        self.errors = []
 
         def run(index):
             try:
                 self.results[index] = ask(cluster, requests[index])
-            except BaseException as error:  # it is compared with what was wanted, and shown
-                self.results[index] = error
+            except BaseException as error:
+                self.errors.append(error)
         self.threads = [threading.Thread(target=run, args=(index,)) for index in range(len(requests))]
         for thread in self.threads:
             thread.start()
@@ -34,6 +38,12 @@ class Together:
         return not any(thread.is_alive() for thread in self.threads)
 
     def join(self):
+        """The answers, in the order of the requests; raises the first error."""
+        deadline = time.monotonic() + ANSWER_S
         for thread in self.threads:
-            thread.join(180)
+            thread.join(max(0, deadline - time.monotonic()))
+        if self.errors:
+            raise self.errors[0]
+        if not self.ended():
+            raise AssertionError(f"no answer within {ANSWER_S} s")
         return self.results
