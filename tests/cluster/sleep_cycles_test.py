@@ -10,6 +10,7 @@ from cluster.harness.streams import Round, make_requests
 
 CYCLES = 30
 TRANSITIONS, STREAMS, MAX_TOKENS, SEED = 8, 4, 30, 12
+PATIENCE_S = 300  # each transition has the prompts computed again, on a machine that is busy with other suites, too
 TAGS = ("weights", "kv_cache", "workspace")
 # Calls of the first cycles fill pools of the allocator, of gRPC and of threads.
 WARM_UP_CYCLES = 5
@@ -123,12 +124,12 @@ class UnderLoad(unittest.TestCase):
             sleeper, done = Sleeper(cluster, rng), 0
             while done < TRANSITIONS:
                 now = Round(cluster, requests)
-                wait_until(lambda now=now: now.token_times or now.over(), 120, "a token")
+                wait_until(lambda now=now: now.token_times or now.over(), PATIENCE_S, "a token")
                 while done < TRANSITIONS and not now.over():
                     sleeper.random_transition()
                     done += 1
                     tokens = len(now.token_times)
-                    wait_until(lambda now=now, tokens=tokens: len(now.token_times) > tokens or now.over(), 120,
+                    wait_until(lambda now=now, tokens=tokens: len(now.token_times) > tokens or now.over(), PATIENCE_S,
                                lambda: f"a token after {sleeper.calls[-9:]}")
                 now.check(wanted)
             cluster.wait_idle()
