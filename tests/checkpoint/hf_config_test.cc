@@ -16,6 +16,21 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+TEST(HfConfig, Llama) {
+  const ModelConfig model = Good(Llama());
+  EXPECT_STREQ(model.family->model_type, "llama");
+  EXPECT_EQ(model.head_dim, 16);
+  EXPECT_EQ(model.num_kv_heads, 2);
+  EXPECT_EQ(model.rope.type, RopeConfig::Type::kDefault);
+  EXPECT_EQ(model.rope.theta, 10000.0);
+  EXPECT_FALSE(model.tie_word_embeddings);
+  EXPECT_FALSE(model.attention_qkv_bias || model.attention_out_bias || model.mlp_bias ||
+               model.family->qk_norm);
+  EXPECT_EQ(model.stored_type, StorageType::kBF16);
+  EXPECT_THAT(model.eos_token_ids, ElementsAre(2));
+  EXPECT_FALSE(model.generation.temperature.has_value());
+}
+
 TEST(HfConfig, OptionsOfLlama) {
   json config = Llama();
   config.update(

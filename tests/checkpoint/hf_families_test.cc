@@ -87,6 +87,17 @@ TEST(HfFamilies, Gemma2CapsUnlessNull) {
   EXPECT_EQ(plain.logits_softcap, 0);
 }
 
+TEST(HfFamilies, MinistralScalesQueries) {
+  const ModelConfig model = Good(Of("Ministral3", R"({"rope_parameters":{"rope_type":"yarn","rope_theta":1e6,
+    "factor":16.0,"original_max_position_embeddings":128,"mscale":1.0,"mscale_all_dim":1.0,
+    "llama_4_scaling_beta":0.1}})"));
+  EXPECT_EQ(model.query_temperature, 0.1);
+  EXPECT_EQ(model.rope.original_max_position_embeddings, 128);
+  EXPECT_EQ(model.rope.attention_factor, 1);
+  EXPECT_EQ(model.max_position_embeddings, 2048);
+  EXPECT_EQ(model.head_dim, 128);
+}
+
 TEST(HfFamilies, SmolLm3LeavesOutRotations) {
   const auto ropes = [](const json& config) {
     const ModelConfig model = Good(config);

@@ -1,12 +1,16 @@
-"""Many sleeps and wake-ups, after which no process holds more than before; and the holdings of processes, for other suites.
-crossings_test.py and weights_hammer_test.py compare the tokens of requests that are open meanwhile."""
+"""Many sleeps and wake-ups: open requests of a quantized checkpoint go on with the same tokens, and no process holds more than before;
+and the holdings of processes, for other suites."""
 import os
+import random
 import re
 import unittest
 
-from cluster.harness import Cluster, tiny, wait_until
+from cluster.harness import SMOLLM2, Cluster, tiny, wait_until
+from cluster.harness.streams import Round, make_requests
 
 CYCLES = 30
+TRANSITIONS, STREAMS, MAX_TOKENS, SEED = 8, 4, 30, 12
+PATIENCE_S = 300  # each transition has the prompts computed again, on a machine that is busy with other suites, too
 TAGS = ("weights", "kv_cache", "workspace")
 # Calls of the first cycles fill pools of the allocator, of gRPC and of threads.
 WARM_UP_CYCLES = 5
@@ -108,6 +112,28 @@ def assert_nothing_grows(run):
         except AssertionError:
             if last:
                 raise
+
+
+@unittest.skipUnless(os.path.exists(SMOLLM2), "SmolLM2 is not there (tools/setup.sh model)")
+class UnderLoad(unittest.TestCase):
+    def test_requests_go_on_with_the_same_tokens(self):
+        rng = random.Random(SEED)
+        requests = make_requests(rng, STREAMS, MAX_TOKENS)
+        with Cluster(SMOLLM2, workers=2) as cluster:
+            wanted = Round(cluster, requests).answers()
+            sleeper, done = Sleeper(cluster, rng), 0
+            while done < TRANSITIONS:
+                now = Round(cluster, requests)
+                wait_until(lambda now=now: now.token_times or now.over(), PATIENCE_S, "a token")
+                while done < TRANSITIONS and not now.over():
+                    sleeper.random_transition()
+                    done += 1
+                    tokens = len(now.token_times)
+                    wait_until(lambda now=now, tokens=tokens: len(now.token_times) > tokens or now.over(), PATIENCE_S,
+                               lambda: f"a token after {sleeper.calls[-9:]}")
+                now.check(wanted)
+            cluster.wait_idle()
+            self.assertEqual(cluster.stop(), 0)
 
 
 class Memory(unittest.TestCase):
