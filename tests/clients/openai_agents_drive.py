@@ -43,7 +43,7 @@ class Agents:
             self.assertIn("response.incomplete", str(error))
 
     def settings(self, **fields):
-        return ModelSettings(max_tokens=self.room, **fields)
+        return ModelSettings(max_tokens=self.room, temperature=0, **fields)
 
     def test_text(self):
         async def check(model):
@@ -59,8 +59,8 @@ class Agents:
                 tool_choice="required", parallel_tool_calls=False))
             try:
                 result = await Runner.run(agent, "What does an apple cost?", max_turns=3)
-            except (MaxTurnsExceeded, ModelBehaviorError):
-                return  # after the result a small model may call again, also by a wrong name
+            except MaxTurnsExceeded as error:  # after the result a small model may call again
+                result = error.run_data
             self.assertIn("tool_call_output_item", [item.type for item in result.new_items])
         self.on_each_route(check)
 
