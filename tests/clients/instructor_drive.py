@@ -43,7 +43,8 @@ class Instructor:
     def test_anthropics_route(self):
         client = instructor.from_anthropic(anthropic.Anthropic(base_url=self.url, api_key=KEY, max_retries=0, timeout=300))
         order = client.messages.create(
-            model=self.model, messages=QUESTION, response_model=Order, max_tokens=self.room, max_retries=0, temperature=0)
+            model=self.model, messages=QUESTION, response_model=Order, max_tokens=self.room, max_retries=0,
+            extra_body={"temperature": 0})
         self.assertIsInstance(order, Order)
 
 
