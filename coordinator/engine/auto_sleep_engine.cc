@@ -78,6 +78,7 @@ absl::Status AutoSleepEngine::WhyNotWoken() const {
 
 absl::Status AutoSleepEngine::SubmitAll(std::vector<EngineRequest> requests) {
   const auto count = static_cast<int64_t>(requests.size());
+  std::string name = requests.empty() ? "" : requests.back().name();
   {
     absl::MutexLock lock(&mu_);
     if (Refuses())
@@ -95,6 +96,7 @@ absl::Status AutoSleepEngine::SubmitAll(std::vector<EngineRequest> requests) {
     const bool sleeps = engine_->state() != EngineState::kAwake || num_sleep_calls_ > 0;
     if (!ArrivalsWake() || (!sleeps && !slept_by_itself_)) return absl::OkStatus();
     ++last_wanting_;
+    wanting_ = std::move(name);
   }
   mail_.Wake();
   return absl::OkStatus();
@@ -291,8 +293,10 @@ void AutoSleepEngine::FallAsleep() {
 
 void AutoSleepEngine::Wake() {
   int64_t last_wanting;
+  std::string wanting;
   {
     absl::MutexLock lock(&mu_);
+    wanting = wanting_;
     last_wanting = last_wanting_;  // a request that comes from now on may come after the wake-up
   }
   const absl::StatusOr<TransitionReport> report = engine_->WakeForArrivals();
@@ -309,7 +313,7 @@ void AutoSleepEngine::Wake() {
     retries_.NoteFailed(options_.now(), report.status());
     if (retries_.gave_up()) given_up = retries_.error();
   }
-  LogWarning("a request waits, but the engine could not be woken{}: {}",
+  LogWarning("request {} waits, but the engine could not be woken{}: {}", wanting,
              given_up.ok() ? "" : ", and requests are refused", std::string(report.status().message()));
   if (!given_up.ok()) engine_->EndWaiting(given_up);
 }

@@ -107,6 +107,7 @@ class AutoSleepEngine : public Engine {
   bool slept_by_itself_ ABSL_GUARDED_BY(mu_) = false;
   // Requests that need a wake-up, counted, and up to which of them none needs it any longer.
   int64_t last_wanting_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string wanting_ ABSL_GUARDED_BY(mu_);  // the name of the last of them
   int64_t last_served_ ABSL_GUARDED_BY(mu_) = 0;
   MonotonicTime idle_since_ ABSL_GUARDED_BY(mu_);
   RetryBackoff failed_sleeps_ ABSL_GUARDED_BY(mu_);  // of the engine by itself

@@ -33,7 +33,7 @@ const char* StateOf(const Sequence& sequence) {
 
 RequestView ViewOf(const Sequence& sequence, const BlockManager& blocks) {
   const EngineRequest& request = sequence.request;
-  RequestView view = {.id = request.client_id.empty() ? request.id : request.client_id,
+  RequestView view = {.id = request.name(),
                       .state = StateOf(sequence),
                       .arrival = request.arrival,
                       .num_prompt_tokens = sequence.prompt_len(),

@@ -181,9 +181,7 @@ void StepLoop::Receive() {
   for (SequenceOutput& output : *outputs) {
     output.output.weights_version = reply->weights_version();
     if (output.output.finish_reason == FinishReason::kError) {
-      const EngineRequest& request = output.sequence->request;
-      LogWarning("{}request {} ended: {}", parts_.options.log_name,
-                 request.client_id.empty() ? request.id : request.client_id,
+      LogWarning("{}request {} ended: {}", parts_.options.log_name, output.sequence->request.name(),
                  std::string(output.output.error.message()));
     }
     requests_.Deliver(std::move(output), now);
@@ -255,10 +253,12 @@ void StepLoop::EndSuspects(const std::vector<SequencePtr>& suspects, const absl:
       trail->Note(TrailEvent::kInterrupted, reason.message());
     if (!parts_.recovery.Suspect(sequence.get())) continue;
     parts_.scheduler.Abort(sequence->request.id);
-    requests_.End(
-        sequence, FinishReason::kError,
+    const absl::Status error =
         absl::UnavailableError(absl::StrCat("the request was being computed at ", sequence->num_failures,
-                                            " failures of the workers; the last: ", reason.message())));
+                                            " failures of the workers; the last: ", reason.message()));
+    LogWarning("{}request {} ended: {}", parts_.options.log_name, sequence->request.name(),
+               std::string(error.message()));
+    requests_.End(sequence, FinishReason::kError, error);
   }
 }
 

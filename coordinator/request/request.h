@@ -193,6 +193,9 @@ struct EngineRequest {
   int64_t queued_bytes = 0;  // the request's bytes in the queue (request_bytes.h); set by the engine
   std::shared_ptr<const RequestProgress> progress;  // null: no engine has worked on the request
   std::shared_ptr<RequestTrail> trail;              // of the client's request; null: nobody will ask
+
+  // The name of the request in messages.
+  const std::string& name() const { return client_id.empty() ? id : client_id; }
 };
 
 }  // namespace somnus

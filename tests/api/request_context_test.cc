@@ -1,10 +1,16 @@
-// The time that a client gives a request over HTTP, the request's user, and the record of the request.
+// The time that a client gives a request over HTTP, the request's user, its bytes in admission, and its
+// record.
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "coordinator/http/api_key.h"
+#include "coordinator/openai/client_request.h"
 #include "coordinator/request/expiry.h"
+#include "coordinator/request/token_constraint.h"
 #include "tests/api/api_server_fixture.h"
 #include "tests/api/recorded_requests.h"
 
@@ -191,6 +197,38 @@ TEST_F(RequestRecordsTest, ProbesAndMetricsAreNotRecorded) {
   EXPECT_EQ(Send("GET", "/metrics").status, 200);
   ExpectHealthy();
   EXPECT_EQ(recorded_->Next().route, "/v1/completions") << "the first record";
+}
+
+constexpr int64_t kFormBytes = 1'000'000;
+
+class LargeForm : public TokenConstraint {
+ public:
+  std::unique_ptr<TokenMatcher> NewMatcher() const override { return nullptr; }
+  int32_t num_mask_words() const override { return 9; }
+  int64_t bytes() const override { return kFormBytes; }
+};
+
+// The bytes that the sender of each choice holds, for `n` choices of each of two prompts.
+int64_t HeldBytesOf(int32_t n, std::shared_ptr<const TokenConstraint> constraint) {
+  const auto engine = std::make_shared<FakeEngine>();
+  const auto model = std::make_shared<const ServedModel>(FakeModel(engine));
+  GenerateParams params;
+  params.prompts = {{.ids = {5, 6}, .max_tokens = 2}, {.ids = {7}, .max_tokens = 2}};
+  params.n = n;
+  params.constraint = std::move(constraint);
+  ClientRequest request(model, &params, nullptr, 1 << 20);
+  EXPECT_TRUE(request.Submit([] {}).ok());
+  EXPECT_TRUE(engine->WaitIdle());
+  return engine->last_request().held_bytes;
+}
+
+// Each choice has a matcher of its own.
+TEST(RequestContextTest, TheMemoryOfAFormCountsInTheAdmissionOfEachChoice) {
+  for (const int32_t n : {1, 4}) {
+    const int64_t without = HeldBytesOf(n, nullptr);
+    EXPECT_LT(without, 10'000);
+    EXPECT_EQ(HeldBytesOf(n, std::make_shared<LargeForm>()) - without, kFormBytes) << n;
+  }
 }
 
 }  // namespace

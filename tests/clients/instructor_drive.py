@@ -20,7 +20,8 @@ class Order(BaseModel, extra="forbid"):  # a small model would make up further m
 class Instructor:
     def create(self, mode, **fields):
         client = instructor.from_openai(openai.OpenAI(base_url=self.v1, api_key=KEY, max_retries=0, timeout=300), mode=mode)
-        return client.chat.completions.create(model=self.model, messages=QUESTION, response_model=Order, max_retries=0, **fields)
+        return client.chat.completions.create(model=self.model, messages=QUESTION, response_model=Order, max_retries=0,
+                                              temperature=0, **fields)
 
     def test_tools(self):
         for mode in (instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT):
@@ -36,13 +37,14 @@ class Instructor:
     def test_partial_stream(self):
         client = instructor.from_openai(openai.OpenAI(base_url=self.v1, api_key=KEY, max_retries=0, timeout=300))
         parts = list(client.chat.completions.create_partial(
-            model=self.model, messages=QUESTION, response_model=Order, max_tokens=self.room))
+            model=self.model, messages=QUESTION, response_model=Order, max_tokens=self.room, temperature=0))
         self.assertIn(parts[-1].fruit, ("apple", "pear"))
 
     def test_anthropics_route(self):
         client = instructor.from_anthropic(anthropic.Anthropic(base_url=self.url, api_key=KEY, max_retries=0, timeout=300))
         order = client.messages.create(
-            model=self.model, messages=QUESTION, response_model=Order, max_tokens=self.room, max_retries=0)
+            model=self.model, messages=QUESTION, response_model=Order, max_tokens=self.room, max_retries=0,
+            extra_body={"temperature": 0})
         self.assertIsInstance(order, Order)
 
 

@@ -19,7 +19,8 @@ class Order(BaseModel):
 class LiteLlm:
     def complete(self, provider="hosted_vllm", base=None, **fields):
         return litellm.completion(model=f"{provider}/{self.model}", messages=QUESTION, api_base=base or self.v1, api_key=KEY,
-                                  max_tokens=fields.pop("max_tokens", self.room), num_retries=0, timeout=300, **fields)
+                                  max_tokens=fields.pop("max_tokens", self.room), temperature=0, num_retries=0, timeout=300,
+                                  **fields)
 
     def test_chat(self):
         for provider in PROVIDERS:

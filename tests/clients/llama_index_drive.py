@@ -23,7 +23,7 @@ def get_weather(city: Literal["Paris", "Rome", "Zürich"], days: Literal[1, 2, 3
 class LlamaIndex:
     def llm(self, **fields):
         return OpenAILike(model=self.model, api_base=self.v1, api_key=KEY, is_chat_model=True, is_function_calling_model=True,
-                          max_tokens=self.room, max_retries=0, timeout=300, context_window=2048, **fields)
+                          max_tokens=self.room, temperature=0, max_retries=0, timeout=300, context_window=2048, **fields)
 
     def test_chat_and_stream(self):
         message = ChatMessage(role="user", content="Say hello.")

@@ -1,5 +1,6 @@
-"""The gateway smg in front of one and of two servers: chat, Responses and Messages, whole and streamed, with tools and schemas; a
-worker that is killed; a server that sleeps. smg has the tokenizer, the template and the parsers, and Somnus generates."""
+"""The gateway smg in front of one and of two servers: chat, Responses and Messages, whole and streamed, with tools, and a schema; a
+worker that is killed while streams run; a server that sleeps. smg has the tokenizer, the template and the parsers, and Somnus
+generates."""
 import http.client
 import json
 import os
@@ -11,21 +12,24 @@ import tempfile
 import threading
 import unittest
 
-from cluster.harness import Cluster, Response, free_ports, tiny, wait_until
+from clients.gguf_tokenizer import write_tokenizer
+from cluster.harness import SMOLLM2, Cluster, Response, free_ports, tiny, wait_until
 
 MODEL = "qwen3"  # a tiny model with random weights, and a chat template with tools
 SMG = shutil.which("smg") or os.path.join(os.path.dirname(sys.executable), "smg")
 ASK = [{"role": "user", "content": "Hello"}]
 WEATHER = {"type": "object", "properties": {"days": {"enum": [1, 2, 3]}}, "required": ["days"], "additionalProperties": False}
+TOOL = {"name": "get_weather", "description": "The weather.", "parameters": WEATHER}
 # A model with random weights would put blanks into JSON for ever, and smg passes no bias on.
 NO_LOOPS = {"frequency_penalty": 2, "max_tokens": 400}
 FLAGS = ("--dtype=float32", "--trust-gateways", "--max-kv-events=4096")
 
 
 class Smg:
-    """smg in a process of its own. Use as a context manager."""
+    """smg in a process of its own. Use as a context manager. `tokenizer` is a folder with the files of the model's tokenizer,
+    where the servers have no such files; else smg gets the files from the servers."""
 
-    def __init__(self, clusters, *flags):
+    def __init__(self, clusters, *flags, tokenizer=None):
         self.port, metrics = free_ports(2)
         self._log = tempfile.NamedTemporaryFile(prefix="smg_", suffix=".log")
         urls = [f"grpc://127.0.0.1:{cluster.grpc_port}" for cluster in clusters]
@@ -34,6 +38,8 @@ class Smg:
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
                                         start_new_session=True)
         try:
+            if tokenizer:
+                self.register(tokenizer)
             wait_until(lambda: self.healthy() == len(clusters) and self.chat(max_tokens=2).status == 200, 60,
                        lambda: f"smg serves; log:\n{self.log()}", poll=0.3)
         except BaseException:
@@ -61,6 +67,14 @@ class Smg:
         finally:
             connection.close()
 
+    def register(self, folder):
+        def accepted():
+            try:
+                return self.post("/v1/tokenizers", name="test-model", source=folder).status in (200, 202)
+            except OSError:
+                return False
+        wait_until(accepted, 60, lambda: f"smg takes the tokenizer; log:\n{self.log()}", poll=0.3)
+
     def healthy(self):
         """The number of servers that smg sends requests to."""
         try:
@@ -87,17 +101,142 @@ def events(reply):
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
-class OneServer(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster(tiny(MODEL), *FLAGS, workers=2)
-        cls.addClassCleanup(cls.cluster.__exit__)
-        cls.smg = Smg([cls.cluster])
-        cls.addClassCleanup(cls.smg.__exit__)
+class Routes:
+    """Cases that hold in front of one server and of several: each route with text and with a tool, whole and streamed. `smg` and
+    `clusters` are of the class."""
 
     def good(self, reply):
         self.assertEqual(reply.status, 200, reply.text)
         return reply
+
+    def both(self, ask):
+        """The answers of ask(stream), whole and streamed: for each server one of each, since the servers take turns."""
+        for stream in (False, True):
+            for _ in self.clusters:
+                with self.subTest(stream=stream):
+                    yield stream, self.good(ask(stream))
+
+    def check_call(self, name, arguments, reply):
+        self.assertEqual(name, TOOL["name"], reply.text)
+        self.assertEqual(set(arguments), {"days"}, reply.text)
+        self.assertIn(arguments["days"], (1, 2, 3))
+
+    def test_a_streamed_chat_is_the_whole_one(self):
+        whole = self.good(self.smg.chat()).json["choices"][0]["message"]["content"]
+        for stream, reply in self.both(lambda stream: self.smg.chat(stream=stream)):
+            self.assertEqual(streamed_text(reply) if stream else reply.json["choices"][0]["message"]["content"], whole)
+
+    def test_a_tool_is_called_in_a_chat(self):
+        tools = [{"type": "function", "function": TOOL}]
+        self.good(self.smg.chat(tools=tools))  # the model may call, and has random weights
+        named = {"type": "function", "function": {"name": "get_weather"}}
+        for stream, reply in self.both(lambda stream: self.smg.chat(tools=tools, tool_choice=named, stream=stream, **NO_LOOPS)):
+            parts = ([chunk["choices"][0]["delta"] for chunk in events(reply) if chunk["choices"]] if stream
+                     else [reply.json["choices"][0]["message"]])
+            calls = [call["function"] for part in parts for call in part.get("tool_calls") or ()]
+            self.assertEqual([call["name"] for call in calls if call.get("name")], ["get_weather"], reply.text)
+            self.check_call("get_weather", json.loads("".join(call.get("arguments") or "" for call in calls)), reply)
+
+    def test_responses(self):
+        def ask(stream):
+            return self.smg.post("/v1/responses", input="Hello", max_output_tokens=16, temperature=0, stream=stream)
+
+        for stream, reply in self.both(ask):
+            if stream:
+                names = [event["type"] for event in events(reply)]
+                self.assertEqual(names[0], "response.created")
+                self.assertIn("response.output_text.delta", names)
+                self.assertIn(names[-1], ("response.completed", "response.incomplete"))
+            else:
+                self.assertIn(reply.json["status"], ("completed", "incomplete"))
+                self.assertGreater(reply.json["usage"]["output_tokens"], 0)
+
+    def test_a_tool_is_called_in_a_response(self):
+        def ask(stream):
+            return self.smg.post("/v1/responses", input="Hello", max_output_tokens=400, temperature=0, stream=stream,
+                                 tools=[{"type": "function", **TOOL}], tool_choice={"type": "function", "name": "get_weather"})
+
+        for stream, reply in self.both(ask):
+            if stream:
+                told = events(reply)
+                response = told[-1]["response"]
+                pieces = [event["delta"] for event in told if event["type"] == "response.function_call_arguments.delta"]
+                call, = (item for item in response["output"] if item["type"] == "function_call")
+                self.assertEqual("".join(pieces), call["arguments"])
+            else:
+                response = reply.json
+                call, = (item for item in response["output"] if item["type"] == "function_call")
+            self.assertEqual(response["status"], "completed")
+            self.check_call(call["name"], json.loads(call["arguments"]), reply)
+
+    def test_messages(self):
+        for stream, reply in self.both(lambda stream: self.smg.post("/v1/messages", messages=ASK, max_tokens=16, stream=stream)):
+            if stream:
+                names = [event["type"] for event in events(reply)]
+                self.assertEqual((names[0], names[-1]), ("message_start", "message_stop"))
+            else:
+                self.assertEqual(reply.json["role"], "assistant")
+                self.assertIn(reply.json["stop_reason"], ("end_turn", "max_tokens"))
+
+    def test_a_tool_is_called_in_a_message(self):
+        tool = {"name": TOOL["name"], "description": TOOL["description"], "input_schema": WEATHER}
+
+        def ask(stream):
+            return self.smg.post("/v1/messages", messages=ASK, max_tokens=400, temperature=0, stream=stream, tools=[tool],
+                                 tool_choice={"type": "tool", "name": "get_weather"})
+
+        for stream, reply in self.both(ask):
+            if stream:
+                told = events(reply)
+                block, = (event["content_block"] for event in told
+                          if event["type"] == "content_block_start" and event["content_block"]["type"] == "tool_use")
+                given = json.loads("".join(event["delta"].get("partial_json", "") for event in told
+                                           if event["type"] == "content_block_delta"))
+                reason, = (event["delta"]["stop_reason"] for event in told if event["type"] == "message_delta")
+            else:
+                block, = (block for block in reply.json["content"] if block["type"] == "tool_use")
+                given, reason = block["input"], reply.json["stop_reason"]
+            self.assertEqual(reason, "tool_use")
+            self.check_call(block["name"], given, reply)
+
+    def test_a_worker_that_is_killed_costs_no_client_an_error(self):
+        whole = self.good(self.smg.chat(max_tokens=400)).json["choices"][0]["message"]["content"]
+        cluster = self.clusters[-1]
+        recoveries = int(cluster.status()["num_recoveries"])
+        done, answers = threading.Event(), []
+
+        def ask(stream):
+            while not done.is_set():
+                reply = self.smg.chat(max_tokens=400, stream=stream)
+                answers.append((reply.status, streamed_text(reply) if stream else reply.json["choices"][0]["message"]["content"]))
+
+        clients = [threading.Thread(target=ask, args=(index % 3 < 2,)) for index in range(6)]
+        for client in clients:
+            client.start()
+        pid = cluster.worker_pids()[-1]
+        try:
+            wait_until(lambda: answers, 240, "requests are answered")
+            os.kill(pid, signal.SIGSTOP)  # what runs in the server now cannot end before the kill
+            wait_until(lambda: cluster.metric("vllm:num_requests_running") > 0, 30, "requests run in the server")
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: int(cluster.status()["num_recoveries"]) > recoveries, 60, "the server has recovered")
+        finally:
+            done.set()
+            for client in clients:
+                client.join()
+        self.assertEqual(set(answers), {(200, whole)})
+        self.assertEqual(int(cluster.status()["num_recoveries"]), recoveries + 1)
+        wait_until(lambda: self.smg.healthy() == len(self.clusters), 30, "smg sees all servers", poll=0.3)
+
+
+class OneServer(Routes, unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(tiny(MODEL), *FLAGS, workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
+        cls.clusters = [cls.cluster]
+        cls.smg = Smg(cls.clusters)
+        cls.addClassCleanup(cls.smg.__exit__)
 
     def test_the_chat_is_what_somnus_answers_itself(self):
         ours = self.cluster.request("POST", "/v1/chat/completions", {"messages": ASK, "temperature": 0, "max_tokens": 16}).json
@@ -106,10 +245,6 @@ class OneServer(unittest.TestCase):
         self.assertEqual(theirs["choices"][0]["finish_reason"], ours["choices"][0]["finish_reason"])
         for count in ("prompt_tokens", "completion_tokens"):
             self.assertEqual(theirs["usage"][count], ours["usage"][count])
-
-    def test_a_streamed_chat_is_the_whole_one(self):
-        whole = self.good(self.smg.chat()).json["choices"][0]["message"]["content"]
-        self.assertEqual(streamed_text(self.good(self.smg.chat(stream=True))), whole)
 
     def test_several_choices_and_log_probabilities(self):
         choices = self.good(self.smg.chat(n=3, temperature=1, logprobs=True, top_logprobs=2)).json["choices"]
@@ -125,44 +260,14 @@ class OneServer(unittest.TestCase):
             text = streamed_text(reply) if stream else reply.json["choices"][0]["message"]["content"]
             self.assertIn(json.loads(text)["days"], (1, 2, 3))
 
-    def test_a_tool_is_called(self):
-        tools = [{"type": "function", "function": {"name": "get_weather", "description": "The weather.", "parameters": WEATHER}}]
-        self.good(self.smg.chat(tools=tools))  # the model may call, and has random weights
-        named = {"type": "function", "function": {"name": "get_weather"}}
-        for stream in (False, True):
-            reply = self.good(self.smg.chat(tools=tools, tool_choice=named, stream=stream, **NO_LOOPS))
-            parts = ([chunk["choices"][0]["delta"] for chunk in events(reply) if chunk["choices"]] if stream
-                     else [reply.json["choices"][0]["message"]])
-            calls = [call["function"] for part in parts for call in part.get("tool_calls") or ()]
-            self.assertEqual([call["name"] for call in calls if call.get("name")], ["get_weather"], reply.text)
-            self.assertIn(json.loads("".join(call.get("arguments") or "" for call in calls))["days"], (1, 2, 3))
-
     def test_a_call_that_is_required_comes_first(self):
         """smg's schema of a required call lets a call have any further keys, so a model with random weights may find no end."""
-        tools = [{"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}]
+        tools = [{"type": "function", "function": TOOL}]
         choice = self.good(self.smg.chat(tools=tools, tool_choice="required", **NO_LOOPS)).json["choices"][0]
         if choice["finish_reason"] == "length":
             self.assertTrue("".join(choice["message"]["content"].split()).startswith('[{"name":"get_weather"'), choice)
         else:
             self.assertEqual(choice["message"]["tool_calls"][0]["function"]["name"], "get_weather")
-
-    def test_responses(self):
-        answer = self.good(self.smg.post("/v1/responses", input="Hello", max_output_tokens=16, temperature=0)).json
-        self.assertIn(answer["status"], ("completed", "incomplete"))
-        self.assertGreater(answer["usage"]["output_tokens"], 0)
-        streamed = self.good(self.smg.post("/v1/responses", input="Hello", max_output_tokens=16, stream=True))
-        names = [event["type"] for event in events(streamed)]
-        self.assertEqual(names[0], "response.created")
-        self.assertIn("response.output_text.delta", names)
-        self.assertIn(names[-1], ("response.completed", "response.incomplete"))
-
-    def test_messages(self):
-        answer = self.good(self.smg.post("/v1/messages", messages=ASK, max_tokens=16)).json
-        self.assertEqual(answer["role"], "assistant")
-        self.assertIn(answer["stop_reason"], ("end_turn", "max_tokens"))
-        streamed = self.good(self.smg.post("/v1/messages", messages=ASK, max_tokens=16, stream=True))
-        names = [event["type"] for event in events(streamed)]
-        self.assertEqual((names[0], names[-1]), ("message_start", "message_stop"))
 
     def test_a_bad_request_stays_one(self):
         form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "array", "uniqueItems": True}}}
@@ -175,29 +280,6 @@ class OneServer(unittest.TestCase):
         reply = self.smg.request("POST", "/flush_cache")
         self.assertEqual(reply.status, 200, reply.text)
 
-    def test_a_worker_that_is_killed_costs_no_client_an_error(self):
-        whole = self.good(self.smg.chat(max_tokens=400)).json["choices"][0]["message"]["content"]
-        recoveries = self.cluster.status()["num_recoveries"]
-        done, answers = threading.Event(), []
-
-        def ask(stream):
-            while not done.is_set():
-                reply = self.smg.chat(max_tokens=400, stream=stream)
-                answers.append((reply.status, streamed_text(reply) if stream else reply.json["choices"][0]["message"]["content"]))
-
-        clients = [threading.Thread(target=ask, args=(index % 2 == 0,)) for index in range(6)]
-        for client in clients:
-            client.start()
-        try:
-            wait_until(lambda: answers, 30, "requests are answered")
-            os.kill(self.cluster.worker_pids()[1], signal.SIGKILL)
-            wait_until(lambda: self.cluster.status()["num_recoveries"] > recoveries, 60, "the server has recovered")
-        finally:
-            done.set()
-            for client in clients:
-                client.join()
-        self.assertEqual(set(answers), {(200, whole)})
-
     def test_sleep_shows_as_not_ready(self):
         self.cluster.admin("/sleep?level=1")
         wait_until(lambda: self.smg.healthy() == 0, 30, "smg sees that the server sleeps", poll=0.3)
@@ -207,7 +289,7 @@ class OneServer(unittest.TestCase):
         self.good(self.smg.chat())
 
 
-class TwoServers(unittest.TestCase):
+class TwoServers(Routes, unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.clusters = [Cluster(tiny(MODEL), *FLAGS, workers=1) for _ in range(2)]
@@ -234,11 +316,28 @@ class TwoServers(unittest.TestCase):
         self.clusters[0].admin("/wake_up")
         wait_until(lambda: self.smg.healthy() == 2, 30, "smg sees that both are awake", poll=0.3)
 
-    def test_a_worker_that_is_killed_costs_no_client_an_error(self):
-        os.kill(self.clusters[1].worker_pids()[0], signal.SIGKILL)
-        for _ in range(8):
-            reply = self.smg.chat(max_tokens=40)
-            self.assertEqual(reply.status, 200, reply.text)
+
+@unittest.skipUnless(os.path.exists(SMOLLM2), "SmolLM2 is not there (tools/setup.sh model)")
+class SmolLm2(Routes, unittest.TestCase):
+    """A GGUF file has no files of a tokenizer for smg, so smg is given them."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="smg_tokenizer_")
+        cls.addClassCleanup(folder.cleanup)
+        write_tokenizer(SMOLLM2, folder.name)
+        cls.cluster = Cluster(SMOLLM2, "--trust-gateways", "--max-kv-events=4096", workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
+        cls.clusters = [cls.cluster]
+        cls.smg = Smg(cls.clusters, "--disable-tokenizer-autoload", tokenizer=folder.name)
+        cls.addClassCleanup(cls.smg.__exit__)
+
+    def test_the_chat_is_what_somnus_answers_itself(self):
+        body = {"messages": [{"role": "user", "content": "What is 17 + 25? Say it in words, naïve."}], "max_tokens": 24}
+        ours = self.cluster.request("POST", "/v1/chat/completions", {**body, "temperature": 0}).json
+        theirs = self.good(self.smg.chat(**body)).json
+        self.assertEqual(theirs["choices"][0]["message"]["content"], ours["choices"][0]["message"]["content"])
+        self.assertEqual(theirs["usage"]["prompt_tokens"], ours["usage"]["prompt_tokens"])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import threading
 import time
 import unittest
 
@@ -124,24 +125,57 @@ class Fields(Attack):
         self.refused({"prompt": "a b" * 2_000_000})
         self.assertLess(time.monotonic() - start, 30)
 
-    def test_t9_to_t11_grammars_that_take_too_much(self):
+    def hostile_grammars(self):
+        """Forms that are refused, and forms that are refused or served."""
         loop = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
         wide = {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(100_000)}}
-        for form in ({"json": {"type": "nope"}}, {"json": "{"}, {"json": loop}, {"json": wide}, {"json": {"not": {"format": "x"}}},
-                     {"json": '{"items":' * 5_000 + "{}" + "}" * 5_000}, {"regex": "(" * 60_000}, {"regex": "(" * 60_000 + ")" * 60_000},
-                     {"grammar": "root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000},
-                     {"structural_tag": {"type": "nope"}}):
+        refused = ({"json": {"type": "nope"}}, {"json": "{"}, {"json": loop}, {"json": wide}, {"json": {"not": {"format": "x"}}},
+                   {"json": '{"items":' * 5_000 + "{}" + "}" * 5_000}, {"regex": "(" * 60_000},
+                   {"regex": "(" * 60_000 + ")" * 60_000},
+                   {"grammar": "root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000}, {"structural_tag": {"type": "nope"}})
+        others = ({"json": {"enum": [f"value {i}" for i in range(3_000)]}}, {"regex": "(a{1,1000}){1,1000}"},
+                  {"regex": "((a+)+)+" * 50})
+        return refused, others
+
+    def test_t9_to_t11_grammars_that_take_too_much(self):
+        refused, others = self.hostile_grammars()
+        for form in refused:
             start = time.monotonic()
             self.refused({"structured_outputs": form})
             self.assertLess(time.monotonic() - start, 30)
         self.refused({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nope"}}}},
                      "/v1/chat/completions")
-        for form in ({"json": {"enum": [f"value {i}" for i in range(3_000)]}}, {"regex": "(a{1,1000}){1,1000}"},
-                     {"regex": "((a+)+)+" * 50}):
+        for form in others:
             start = time.monotonic()
             reply = self.post({"model": self.cluster.name, "prompt": "x", "max_tokens": 2, "structured_outputs": form})
             self.assertIn(reply.status, (200, 400))
             self.assertLess(time.monotonic() - start, 30)
+
+    def test_t9_to_t11_a_stream_goes_on_beside_such_grammars(self):
+        """One stream follows the other while the grammars are sent: each has the tokens that it has alone."""
+        body = {"prompt": "The quick brown fox", "max_tokens": 200, "ignore_eos": True}
+        alone = self.cluster.tokens(**body)
+        sent, beside = threading.Event(), []
+
+        def send():
+            try:
+                for form in sum(self.hostile_grammars(), ()):
+                    self.post({"model": self.cluster.name, "prompt": "x", "max_tokens": 2, "structured_outputs": form})
+            finally:
+                sent.set()
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            while not sent.is_set():
+                stream = self.cluster.open_stream(return_token_ids=True, **body)
+                beside.append([token for event in stream.events() for choice in event["choices"]
+                               for token in choice["token_ids"] or []])
+        finally:
+            sender.join()
+        self.assertGreater(len(beside), 0)
+        for tokens in beside:
+            self.assertEqual(tokens, alone)
 
     def test_t12_deep_json(self):
         for text in ("[" * 1_000_000, '{"a":' * 1_000_000, '{"model":"m","prompt":"x","user":' + "[" * 100_000 + "]" * 100_000 + "}",

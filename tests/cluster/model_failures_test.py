@@ -37,11 +37,11 @@ class ModelFailuresTest(unittest.TestCase):
     def admin(self, target, method="POST"):
         return self.cluster.request(method, target, port=self.cluster.admin_port)
 
-    def ask(self, name="test-model"):
+    def ask(self, name="test-model", headers=None):
         case = CASES[name]
         body = {"model": name, "prompt": case["prompt"], "temperature": 0, "max_tokens": len(case["tokens"]),
                 "ignore_eos": case["ignore_eos"], "return_token_ids": True}
-        return self.cluster.request("POST", "/v1/completions", body)
+        return self.cluster.request("POST", "/v1/completions", body, headers)
 
     def assert_exact(self, name="test-model"):
         response = self.ask(name)
@@ -58,14 +58,15 @@ class ModelFailuresTest(unittest.TestCase):
 
     def assert_refused_and_told(self, name="test-model"):
         """A request gets an error instead of a wait for a wake-up that does not come, and the answers name the cause."""
-        response = self.ask(name)
+        response = self.ask(name, {"X-Request-Id": "sleepless"})
         self.assertEqual(response.status, 503, response.text)
         self.assertIn("could not be woken", response.text)
         self.assertIn("model.safetensors", response.text)
         ready = self.cluster.request("GET", f"/readyz?model={name}")
         self.assertEqual(ready.status, 503)
         self.assertIn("could not be woken", ready.text)
-        self.assertIn("could not be woken, and requests are refused", self.cluster.log())
+        self.assertIn("request cmpl-sleepless waits, but the engine could not be woken, and requests are refused",
+                      self.cluster.log())
         self.assertEqual(self.ask(name).status, 503, "until the next try")
         self.assertEqual(self.cluster.request("GET", "/livez").status, 200)
 

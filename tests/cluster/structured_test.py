@@ -6,10 +6,12 @@ import json
 import os
 import re
 import signal
+import tempfile
 import threading
 import unittest
 
-from cluster.harness import SMOLLM2, Cluster, tiny, wait_until
+from clients.servers import qwen3_with_tools
+from cluster.harness import SMOLLM2, Cluster, begin_and_stop, tiny, wait_until
 from cluster.harness.run_directory import pids
 from cluster.harness.together import Together, complete, prompt
 
@@ -92,7 +94,7 @@ class Structured(unittest.TestCase):
         self.assertEqual("".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks), whole)
 
     def test_other_forms(self):
-        path, base = "/v1/completions", {"prompt": "The colour of the sky is", "max_tokens": 24, "temperature": 0}
+        base = {"prompt": "The colour of the sky is", "max_tokens": 24, "temperature": 0}
         for form, fits in (({"regex": r"[a-z]{3,5}-\d{2}"}, lambda text: re.fullmatch(r"[a-z]{3,5}-\d{2}", text)),
                            ({"choice": ["bright red", "dark blue"]}, lambda text: text in ("bright red", "dark blue")),
                            ({"grammar": 'root ::= "yes" | "no" ", never"'}, lambda text: text in ("yes", "no, never")),
@@ -102,12 +104,28 @@ class Structured(unittest.TestCase):
                            ({"json": {"const": {"a": [1, 2]}}, "whitespace_pattern": "[\n ]?"},
                             lambda text: text == '{"a": [1, 2]}'),
                            ({"json": {"const": {"a": [1, 2]}}}, lambda text: json.loads(text) == {"a": [1, 2]})):
-            with self.subTest(form):
-                reply = self.cluster.request("POST", path, {**base, "structured_outputs": form})
-                self.assertEqual(reply.status, 200, reply.text)
-                choice = reply.json["choices"][0]
-                self.assertTrue(fits(choice["text"]), choice)
-                self.assertEqual(choice["finish_reason"], "stop")
+            self.check_form({"structured_outputs": form}, fits, **base)
+
+    def test_forms_of_other_names(self):
+        base = {"prompt": 'The object {"a": 1} is once more the object', "max_tokens": 160, "temperature": 0}
+        tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<a>", "end": "</a>",
+                                                    "content": {"type": "json_schema", "json_schema": {"enum": [1, 22]}}}}
+        small = {"type": "object", "properties": {"a": {"enum": [7, 8]}}, "required": ["a"], "additionalProperties": False}
+        for fields, fits in (({"structured_outputs": {"json_object": True}}, lambda text: isinstance(json.loads(text), dict)),
+                             ({"structured_outputs": {"structural_tag": json.dumps(tag)}},
+                              lambda text: re.fullmatch(r"<a>\s*(1|22)\s*</a>", text)),
+                             ({"guided_json": small}, lambda text: json.loads(text) in ({"a": 7}, {"a": 8})),
+                             ({"guided_json": json.dumps(small)}, lambda text: json.loads(text) in ({"a": 7}, {"a": 8})),
+                             ({"guided_grammar": 'root ::= "yes" | "no" ", never"'}, lambda text: text in ("yes", "no, never"))):
+            self.check_form(fields, fits, **base)
+
+    def check_form(self, fields, fits, **base):
+        with self.subTest(fields):
+            reply = self.cluster.request("POST", "/v1/completions", {**base, **fields})
+            self.assertEqual(reply.status, 200, reply.text)
+            choice = reply.json["choices"][0]
+            self.assertTrue(fits(choice["text"]), choice)
+            self.assertEqual(choice["finish_reason"], "stop")
 
     def test_what_cannot_be_enforced_is_refused(self):
         schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}}}
@@ -319,3 +337,93 @@ class SameTokensOfDrafts(SameTokens):
     def test_drafts_are_accepted(self):
         self.assertEqual(self.asked().join(), answers_alone())
         self.assertGreater(self.cluster.metric("vllm:spec_decode_num_accepted_tokens_total"), 0)
+
+
+class Reasoning(unittest.TestCase):
+    """Thoughts, a bound of them, and a form of the answer in one request. A tiny Qwen3 with random weights never ends its thoughts
+    by itself."""
+
+    BUDGET = 20
+    END = len("\n</think>\n\n")  # tokens at most
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="somnus_qwen3_")
+        cls.addClassCleanup(folder.cleanup)
+        # Qwen3 begins its thoughts itself, which random weights would not do: so the prompt begins them, where they are asked for.
+        with open(os.path.join(qwen3_with_tools(folder.name), "chat_template.jinja"), "a", encoding="utf-8") as file:
+            file.write("{%- if add_generation_prompt and enable_thinking %}{{- '<think>\\n' }}{%- endif %}")
+        cls.cluster = Cluster(folder.name, "--dtype=float32", workers=2)
+        cls.addClassCleanup(cls.cluster.__exit__)
+
+    def test_the_form_begins_behind_thoughts_that_are_bounded(self):
+        schema = {"type": "object", "properties": {"days": {"enum": [1, 2, 3]}}, "required": ["days"],
+                  "additionalProperties": False}
+        for sampling in ({"temperature": 0}, {"temperature": 1, "seed": 3}):
+            body = {"messages": QUESTION, "max_tokens": 600, "chat_template_kwargs": {"enable_thinking": True},
+                    "thinking_token_budget": self.BUDGET, **sampling}
+            free = self.cluster.request("POST", CHAT, body).json["choices"][0]["message"]
+            for stream in (False, True):
+                with self.subTest(sampling, stream=stream):
+                    self.check(schema, free, {**body, "response_format": as_format(schema), "stream": stream,
+                                              **({"stream_options": {"include_usage": True}} if stream else {})})
+
+    def check(self, schema, free, body):
+        reply = self.cluster.request("POST", CHAT, body)
+        self.assertEqual(reply.status, 200, reply.text)
+        if body["stream"]:
+            chunks = [json.loads(event[6:]) for event in reply.text.split("\n\n") if event.startswith("data: {")]
+            parts, usage = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]], chunks[-1]["usage"]
+            reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks if chunk["choices"]]
+        else:
+            parts, usage = [reply.json["choices"][0]["message"]], reply.json["usage"]
+            reasons = [reply.json["choices"][0]["finish_reason"]]
+        reasoning, content = ("".join(part.get(name) or "" for part in parts) for name in ("reasoning", "content"))
+        self.assertEqual(reasons[-1], "stop")
+        answer = json.loads(content)
+        self.assertEqual(set(answer), {"days"})
+        self.assertIn(answer["days"], schema["properties"]["days"]["enum"])
+        thought = usage["completion_tokens_details"]["reasoning_tokens"]
+        # The end of the thoughts is written for the model, and counts as its thoughts: with this tokenizer some short tokens.
+        self.assertTrue(self.BUDGET <= thought <= self.BUDGET + self.END, usage)
+        self.assertGreater(usage["completion_tokens"], thought)
+        # The thoughts are those of a request without a form: the form has no part in them.
+        self.assertEqual(reasoning, free["reasoning"])
+
+
+@unittest.skipUnless(os.path.exists(SMOLLM2), "SmolLM2 is not there (tools/setup.sh model)")
+class Replicas(unittest.TestCase):
+    def test_a_form_outlives_the_worker_of_its_replica(self):
+        with Cluster(SMOLLM2, "--data-parallel-size=2", workers=1) as cluster:
+            bodies = [{"messages": [{"role": "user", "content": f"Describe person {index} in JSON."}], "max_tokens": 120,
+                       "temperature": 1, "seed": index, "response_format": as_format(PERSON)} for index in range(6)]
+
+            def ask(body):
+                return cluster.request("POST", CHAT, body).json["choices"][0]["message"]["content"]
+
+            def begin():
+                answers = {}
+                threads = [threading.Thread(target=lambda at=at: answers.update({at: ask(bodies[at])}))
+                           for at in range(len(bodies))]
+                for thread in threads:
+                    thread.start()
+                wait_until(lambda: running() > 0 or not any(thread.is_alive() for thread in threads), 60, "requests run",
+                           poll=0.005)
+                return threads, answers
+
+            def finish(work):
+                for thread in work[0]:
+                    thread.join()
+                self.assertEqual([work[1].get(at) for at in range(len(bodies))], alone)
+
+            def running():
+                return int(cluster.status()["replicas"][1]["num_requests_running"])
+
+            alone = [ask(body) for body in bodies]
+            pid = next(rank["pid"] for rank in cluster.status()["ranks"] if rank["replica"] == 1)
+            work = begin_and_stop(pid, begin, lambda: running() > 0, finish)
+            os.kill(pid, signal.SIGKILL)
+            finish(work)
+            wait_until(lambda: int(cluster.status()["replicas"][1]["num_recoveries"]) == 1, 120, "the replica has recovered")
+            for text in alone:
+                Structured.check_person(self, text)

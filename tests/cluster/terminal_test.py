@@ -235,8 +235,9 @@ class Failures(unittest.TestCase):
     def test_a_failure_of_the_workers_is_in_the_story(self):
         poison = [201, 202, 203]
         with FaultyCluster(f"abort@0 {','.join(map(str, poison))}") as cluster:
-            body = {"model": cluster.name, "prompt": poison, "max_tokens": 4, "request_id": "struck"}
-            self.assertNotEqual(cluster.request("POST", "/v1/completions", body).status, 200)
+            body = {"model": cluster.name, "prompt": poison, "max_tokens": 4}
+            self.assertNotEqual(cluster.request("POST", "/v1/completions", body, {"X-Request-Id": "struck"}).status, 200)
+            self.assertIn("request cmpl-struck ended: ", cluster.log())
             text = cluster.cli("explain", "cmpl-struck").stdout
         for words in ("scheduled", "interrupted: ", "preempted: failure", "resumed", "ended: error: "):
             self.assertIn(words, text)

@@ -198,6 +198,23 @@ TEST(FlagsTest, DefaultTemplateKwargsAreAnObjectOfVariables) {
     EXPECT_FALSE(ParseFlags({"m", "--default-chat-template-kwargs", wrong}).ok()) << wrong;
 }
 
+TEST(FlagsTest, ToolsMayBeCalledWithoutForceUnlessTheFlagSaysNo) {
+  EXPECT_TRUE(ParseFlags({"m"})->chat.auto_tool_choice);
+  for (const char* flag : {"--enable-auto-tool-choice", "--enable-auto-tool-choice=true"}) {
+    const absl::StatusOr<Flags> flags = ParseFlags({"m", flag});
+    ASSERT_TRUE(flags.ok()) << flags.status();
+    EXPECT_TRUE(flags->chat.auto_tool_choice) << flag;
+  }
+  EXPECT_FALSE(ParseFlags({"m", "--enable-auto-tool-choice=false"})->chat.auto_tool_choice);
+  EXPECT_FALSE(ParseFlags({"m", "--enable-auto-tool-choice=sometimes"}).ok());
+}
+
+TEST(FlagsTest, BytesOfGrammarsThatAreKept) {
+  EXPECT_EQ(ParseFlags({"m", "--structured-outputs-max-bytes=3MiB"})->chat.grammar_cache.max_bytes, 3 << 20);
+  EXPECT_FALSE(ParseFlags({"m", "--structured-outputs-max-bytes=0"}).ok());
+  EXPECT_FALSE(ParseFlags({"m", "--structured-outputs-max-bytes=-1"}).ok());
+}
+
 TEST(FlagsTest, TheBoundsOfSchemasAreFlags) {
   const auto flags =
       ParseFlags({"m", "--structured-outputs-max-choices=7", "--structured-outputs-max-schema-keys=100",

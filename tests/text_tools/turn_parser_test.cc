@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -129,6 +132,62 @@ TEST(RecordedTurnsTest, EveryFormatIsRecorded) {
     bool found = false;
     for (const RecordedTurn& turn : RecordedTurns()) found = found || FormatOf(turn).reasoning == &format;
     EXPECT_TRUE(found) << format.name;
+  }
+}
+
+// Whether a marker of the format's calls stands in the text.
+bool HasMarker(const ToolFormat& format, absl::string_view text) {
+  std::vector<absl::string_view> markers = {format.section_begin, format.section_end, format.tags.value_begin,
+                                            format.tags.value_end};
+  markers.insert(markers.end(), format.call_begin.begin(), format.call_begin.end());
+  markers.insert(markers.end(), format.call_end.begin(), format.call_end.end());
+  if (format.body == CallBody::kHarmony) markers.push_back("<|message|>");
+  if (format.body == CallBody::kPythonic) markers.push_back("()]");
+  return absl::c_any_of(markers, [text](absl::string_view marker) {
+    return !marker.empty() && absl::StrContains(text, marker);
+  });
+}
+
+// Sorts a turn into the classes that the families below must all have.
+std::set<std::string> ClassesOf(const RecordedTurn& recorded) {
+  const ToolFormat& format = *FormatOf(recorded).tools;
+  const ParsedTurn& turn = recorded.turn;
+  if (turn.calls.empty()) return {"no call"};
+  std::set<std::string> classes;
+  if (turn.calls.size() >= 2) classes.insert("two calls");
+  if (HasMarker(format, turn.reasoning)) classes.insert("a marker in reasoning");
+  for (const ParsedTurn::Call& call : turn.calls) {
+    if (HasMarker(format, call.arguments)) classes.insert("a marker in a string");
+  }
+  if (turn.content.empty()) return classes;
+  const absl::string_view text = recorded.text, content = absl::StripAsciiWhitespace(turn.content);
+  if (text.rfind(content.substr(0, 4), text.find(turn.calls[0].name)) != absl::string_view::npos)
+    classes.insert("text before");
+  if (text.find(content.substr(content.size() - 4), text.rfind(turn.calls.back().name)) !=
+      absl::string_view::npos)
+    classes.insert("text after");
+  return classes;
+}
+
+TEST(RecordedTurnsTest, FamiliesHaveTurnsOfEveryClass) {
+  // Formats of the families that most models belong to, and whether these models reason in a form of text.
+  const std::pair<const char*, bool> families[] = {
+      {"hermes", true},         {"qwen3_coder", true}, {"llama3_json", false}, {"pythonic", false},
+      {"mistral", true},        {"mistral_v11", true}, {"deepseek_v3", true},  {"deepseek_v31", true},
+      {"glm45", true},          {"openai", true},      {"gemma4", true},       {"granite", true},
+      {"phi4_mini_json", false}};
+  for (const auto& [name, reasons] : families) {
+    const ToolFormat* const format = FindToolFormat(name);
+    ASSERT_NE(format, nullptr) << name;
+    std::set<std::string> found;
+    for (const RecordedTurn& recorded : RecordedTurns()) {
+      if (FormatOf(recorded).tools == format) found.merge(ClassesOf(recorded));
+    }
+    for (const char* wanted : {"no call", "two calls", "a marker in a string", "text after"})
+      EXPECT_TRUE(found.contains(wanted)) << name << " has no turn of the class: " << wanted;
+    EXPECT_EQ(found.contains("a marker in reasoning"), reasons) << name;
+    // A list of calls that no marker begins is one only at the beginning of the turn.
+    EXPECT_EQ(found.contains("text before"), format->body != CallBody::kPythonic) << name;
   }
 }
 

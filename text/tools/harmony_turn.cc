@@ -16,7 +16,8 @@ constexpr absl::string_view kChannel = "<|channel|>";
 constexpr absl::string_view kMessage = "<|message|>";
 constexpr absl::string_view kTo = "to=";
 
-// A message ends with an end marker, or where the header of the next message begins.
+// A message ends with an end marker, or where the header of the next message begins. In a string of a call's
+// arguments markers are text.
 std::vector<Marker> BodyMarkers() {
   std::vector<Marker> markers = {{Marker::Role::kCallBegin, kStart}, {Marker::Role::kCallBegin, kChannel}};
   for (const absl::string_view text : FindToolFormat("openai")->call_end)
@@ -92,6 +93,7 @@ void HarmonyTurn::ReadBody(char c) {
   const Marker* const marker = body_scanner_.Read(c, &text);
   Body(text);
   if (marker == nullptr) return;
+  if (kind_ == Kind::kCall && arguments_are_json_ && arguments_.in_string()) return Body(marker->text);
   EndBody();
   if (marker->role == Marker::Role::kCallBegin) header_ = std::string(marker->text);
 }

@@ -21,6 +21,7 @@ class JsonScanner {
   // control characters in strings, which models write in spite of JSON's grammar, become escapes.
   Result Read(char c, std::string* out);
   bool done() const { return at_ == At::kDone; }
+  bool in_string() const { return at_ == At::kString || at_ == At::kEscape; }
   // The characters that close the open brackets; empty inside of a string, and after a comma or colon.
   std::string Missing() const;
 
