@@ -79,10 +79,12 @@ def json_rules(path, doc):
         return [rule(doc, name) for name in names]
     if "choices" not in doc:
         return []
-    rules = [rule(doc, "object"), rule(doc, "usage.prompt_tokens", tok=True), {"path": "choices", "op": "len_eq", "value": len(doc["choices"])}]
+    rules = [rule(doc, "object"), rule(doc, "usage.prompt_tokens", tok=True),
+             {"path": "choices", "op": "len_eq", "value": len(doc["choices"])}]
     for i, choice in enumerate(doc["choices"]):
         rules.append(rule(doc, f"choices[{i}].finish_reason"))
-        rules += [{"path": f"choices[{i}].message.{key}", "op": "absent_or_null"} for key, item in choice.get("message", {}).items() if item is None]
+        empty = [key for key, item in choice.get("message", {}).items() if item is None]
+        rules += [{"path": f"choices[{i}].message.{key}", "op": "absent_or_null"} for key in empty]
     return rules
 
 
@@ -158,7 +160,10 @@ def record(base_url, case):
 
 def main():
     for case in cases():
-        print(json.dumps(record(sys.argv[1], case)), flush=True)
+        try:
+            print(json.dumps(record(sys.argv[1], case)), flush=True)
+        except (TypeError, ValueError) as error:
+            raise SystemExit(f"error: {case['name']}: the answer does not have what the case compares: {error}") from error
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ CALL = "choices[0].message.tool_calls[0].function"
 BAD_REQUEST = ["BadRequestError"]
 COLOUR = {"type": "object", "properties": {"colour": {"enum": ["red"]}, "n": {"const": 7}}, "required": ["colour", "n"],
           "additionalProperties": False}
+NO_POINTER = "the error has no field, and no code: neither says which keyword is in the way"
 RED = {"colour": "red", "n": 7}
 CITY = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Rome"]}}, "required": ["city"], "additionalProperties": False}
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -30,6 +31,11 @@ def answered(*rules):
 
 def refused(param, status=400, kind=BAD_REQUEST):
     return {"status": status, "kind": "json", "error_type": kind, **({"error_param": [param]} if param else {})}
+
+
+def unsupported(pointer):
+    return {**refused(None), "invariants": [{"path": "error.code", "op": "eq", "value": "unsupported_schema"},
+                                            {"path": "error.param", "op": "eq", "value": pointer}]}
 
 
 def named(name="get_weather"):
@@ -74,7 +80,7 @@ def forms():
     yield chat("format/schema_stream", json=["choices[0].text"], response_format=schema(COLOUR), stream=True,
                stream_options={"include_usage": True})
     yield chat("format/schema_cut", response_format=schema(COLOUR), max_tokens=2)
-    yield chat("format/schema_refused", response_format=schema(EMPTY_TYPE))
+    yield chat("format/schema_refused", response_format=schema(EMPTY_TYPE), why=NO_POINTER, expect=unsupported("/properties/a/type"))
     yield chat("format/schema_is_text", response_format=schema("{}"))
     yield chat("format/schema_is_list", response_format=schema([]))
     yield chat("format/schema_missing", response_format={"type": "json_schema"})
@@ -84,8 +90,8 @@ def forms():
     yield chat("format/strict_is_text", response_format=schema(COLOUR, strict="very"))
     yield chat("format/without_type", response_format={"json_schema": {"name": "a", "schema": COLOUR}})
     yield chat("format/is_text", response_format="json_object")
-    yield chat("format/unique_items", max_tokens=24, response_format=schema(
-        {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 2}))
+    unique = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 2}
+    yield chat("format/unique_items", response_format=schema(unique), why=NO_POINTER, expect=unsupported("/uniqueItems"))
     yield chat("format/not", max_tokens=24, response_format=schema({"not": {"type": "object"}}))
     yield completion("format/completion_schema", json=[TEXT], response_format=schema(COLOUR))
     tag = {"type": "structural_tag", "format": {"type": "const_string", "value": "yes"}}
@@ -112,11 +118,12 @@ def structured():
                      why="grammars are EBNF alone here; vLLM hands Lark's form to another engine", expect=refused("structured_outputs"))
     yield completion("structured/json", json=[TEXT], structured_outputs={"json": COLOUR})
     yield completion("structured/json_text", json=[TEXT], structured_outputs={"json": '{"const": 7}'})
-    yield completion("structured/json_wrong_text", structured_outputs={"json": "{"})
+    yield completion("structured/json_wrong_text", structured_outputs={"json": "{"},
+                     why="the error has no code of its own; here every schema that is refused has one", expect=unsupported(None))
     yield completion("structured/json_object", structured_outputs={"json_object": True}, max_tokens=8)
     yield completion("structured/json_object_false", structured_outputs={"json_object": False}, max_tokens=8)
-    yield completion("structured/structural_tag", same=[TEXT],
-                     structured_outputs={"structural_tag": '{"type": "structural_tag", "format": {"type": "const_string", "value": "yes"}}'})
+    tag = '{"type": "structural_tag", "format": {"type": "const_string", "value": "yes"}}'
+    yield completion("structured/structural_tag", same=[TEXT], structured_outputs={"structural_tag": tag})
     yield completion("structured/two", structured_outputs={"regex": "a", "choice": ["a"]})
     yield completion("structured/none", structured_outputs={}, max_tokens=4)
     yield completion("structured/one_line", structured_outputs={"json": COLOUR, "disable_any_whitespace": True},
@@ -149,8 +156,8 @@ def forced_calls():
     yield forced("tools/named_beside_format", tools=[tool, time], tool_choice=named(), response_format={"type": "json_object"})
     rome = answered((f"{CALL}.name", "eq", "get_weather"), (f"{CALL}.arguments", "json_eq", {"city": "Rome"}))
     for name, choice in (("required", "required"), ("named", named())):
-        yield chat(f"tools/{name}_not_strict", tools=[function()], tool_choice=choice, max_tokens=96, parallel_tool_calls=False, expect=rome,
-                   why="without strict the arguments of a forced call need not fit their schema: they were a text, not an object")
+        yield chat(f"tools/{name}_not_strict", tools=[function()], tool_choice=choice, max_tokens=96, parallel_tool_calls=False,
+                   expect=rome, why="without strict the arguments of a forced call need not fit their schema: they were a text")
     yield chat("tools/named_without_arguments", tools=[tool, time], tool_choice=named("get_time"), max_tokens=96,
                why="white space has no bound, so that the call was cut, and was shown as text",
                expect=answered((f"{CALL}.name", "eq", "get_time"), (f"{CALL}.arguments", "json_eq", {}), (FINISH, "eq", "stop")))
@@ -159,7 +166,7 @@ def forced_calls():
                expect=answered((FINISH, "eq", "length"), (CONTENT, "in", ["", None])))
     yield chat("tools/schema_refused", tools=[function(parameters=EMPTY_TYPE)], tool_choice="required",
                why="a schema that is wrong is passed over where strict is not given",
-               expect=refused("/tools/0/function/parameters/properties/a/type"))
+               expect=unsupported("/tools/0/function/parameters/properties/a/type"))
     written = '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>'
     yield chat("tools/beside_choice", tools=[function()], structured_outputs={"choice": [written]}, policy="differs",
                why="choices and grammars go with no tools here; vLLM forgets the tools until the text is complete",
@@ -210,7 +217,8 @@ def responses():
     yield response("responses/format_text", text={"format": {"type": "text"}}, max_output_tokens=4)
     yield response("responses/format_unknown", text={"format": {"type": "yaml"}})
     yield response("responses/schema_without_name", text={"format": {"type": "json_schema", "schema": COLOUR}})
-    yield response("responses/schema_refused", text={"format": {"type": "json_schema", "name": "answer", "schema": EMPTY_TYPE}})
+    yield response("responses/schema_refused", text={"format": {"type": "json_schema", "name": "answer", "schema": EMPTY_TYPE}},
+                   why=NO_POINTER, expect=unsupported("/properties/a/type"))
     yield response("responses/items", max_output_tokens=4, input=[
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}, {"role": "assistant", "content": "Hi"},
         {"role": "user", "content": "Bye"}])
@@ -255,7 +263,8 @@ def stored_responses():
     kept = {"method": "POST", "path": RESPONSES, "body": {"model": "$MODEL", "input": "Say hi", "max_output_tokens": 4, "temperature": 0}}
     yield response("responses/previous", setup=kept, previous_response_id="$ID", max_output_tokens=4)
     for name, ident in (("unknown", "resp_0123456789abcdef0123456789abcdef"), ("malformed", "nobody")):
-        lost = {**refused("previous_response_id"), "invariants": [{"path": "error.code", "op": "eq", "value": "previous_response_not_found"}]}
+        code = {"path": "error.code", "op": "eq", "value": "previous_response_not_found"}
+        lost = {**refused("previous_response_id"), "invariants": [code]}
         yield response(f"responses/previous_{name}", previous_response_id=ident, expect=lost,
                        why="OpenAI answers with a 400 that names the field, and a code by which clients begin anew")
     one_set = "errors have the types of vLLM's other routes"
@@ -302,8 +311,9 @@ def message_calls():
     yield message("messages/tool_without_name", tools=[tool], tool_choice={"type": "tool"})
     yield message("messages/any_without_tools", tool_choice={"type": "any"}, why="a call is demanded where there is nothing to call",
                   expect=refused(None, 400, ["invalid_request_error"]))
+    used = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Rome"}}
     yield message("messages/tool_history", max_tokens=4, tools=[tool], messages=[
-        *QUESTION, {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Rome"}}]},
+        *QUESTION, {"role": "assistant", "content": [used]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "Sunny"}]}])
 
 
@@ -315,6 +325,6 @@ def embeddings():
 
 
 def cases():
-    for group in (forms, structured, forced_calls, tools, tool_history, responses, response_calls, stored_responses, messages, message_calls,
-                  embeddings):
+    for group in (forms, structured, forced_calls, tools, tool_history, responses, response_calls, stored_responses, messages,
+                  message_calls, embeddings):
         yield from group()
