@@ -325,6 +325,9 @@ void ReadTools(FieldReader* fields, const OrderedJson* ordered, OrderedJson* con
           "tools",
           "the name of a tool must not be empty, nor have quotes, backslashes or control characters");
     }
+    const Json parameters = function->value("parameters", Json());
+    if (!parameters.is_null() && !parameters.is_object())
+      return fields->Fail("tools", "the parameters of a tool must be a JSON schema, which is an object");
     OrderedJson copy = {{"type", "function"}, {"function", OrderedJson::object()}};
     for (const char* key : {"name", "description", "parameters"}) {
       const OrderedJson* in_order = Member(Member(Item(ordered, i), "function"), key);

@@ -178,7 +178,13 @@ class FormReader {
     const auto inner = ordered.find("json_schema");
     if (inner == ordered.end() || !inner->is_object() || !inner->contains("schema"))
       return fields_->Fail(kField, "response_format.json_schema.schema is missing");
-    SetSchema(kField, (*inner)["schema"]);
+    if (const OrderedJson strict = inner->value("strict", OrderedJson());
+        !strict.is_null() && !strict.is_boolean())
+      return fields_->Fail(kField, "response_format.json_schema.strict must be true or false");
+    const OrderedJson& schema = (*inner)["schema"];
+    if (!schema.is_object() && !schema.is_boolean())
+      return fields_->Fail(kField, "response_format.json_schema.schema must be an object or a boolean");
+    SetSchema(kField, schema);
   }
 
   void ReadStructured() {

@@ -21,7 +21,7 @@ HttpResponse Cancel(const std::vector<SharedModel>& models, const std::string& i
   OrderedJson body = OrderedJson::parse(*stored.body);
   if (stored.has_ended) {
     if (body["status"] == "cancelled") return BodyResponse(stored);
-    return ErrorResponse(BadRequest("id", "The response has ended: nothing is left to cancel."));
+    return ErrorResponse(BadRequest("response_id", "The response has ended: nothing is left to cancel."));
   }
   for (const SharedModel& model : models) {
     for (const std::string& engine_id : model->open_requests->Find(std::vector<std::string>{id}).engine_ids)
@@ -38,7 +38,7 @@ HttpResponse AnswerStoredResponse(const std::vector<SharedModel>& models, const 
   const std::string& id = match.detail;
   const std::optional<StoredResponse> stored = store->Find(id);
   if (!stored.has_value())
-    return ErrorResponse({404, "The response does not exist, or is no longer kept.", "id"});
+    return ErrorResponse({404, "The response does not exist, or is no longer kept.", "response_id"});
   switch (match.spec->route) {
     case Route::kCancelResponse:
       return Cancel(models, id, *stored);

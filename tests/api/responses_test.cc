@@ -209,12 +209,12 @@ TEST_F(ResponsesTest, AResponseIsKeptUntilItIsDeleted) {
   EXPECT_EQ(got.status, 200);
   EXPECT_EQ(Json::parse(got.body), response);
   EXPECT_EQ(ErrorParam(Send("GET", path + "?stream=true")), "stream");
-  EXPECT_EQ(ErrorParam(Send("POST", path + "/cancel")), "id") << "the response has ended";
+  EXPECT_EQ(ErrorParam(Send("POST", path + "/cancel")), "response_id") << "the response has ended";
   const HttpReply deleted = Send("DELETE", path);
   EXPECT_EQ(Json::parse(deleted.body),
             Json({{"id", response["id"]}, {"object", "response"}, {"deleted", true}}));
-  for (const char* method : {"GET", "DELETE"}) EXPECT_EQ(ErrorParam(Send(method, path), 404), "id");
-  EXPECT_EQ(ErrorParam(Send("POST", path + "/cancel"), 404), "id");
+  for (const char* method : {"GET", "DELETE"}) EXPECT_EQ(ErrorParam(Send(method, path), 404), "response_id");
+  EXPECT_EQ(ErrorParam(Send("POST", path + "/cancel"), 404), "response_id");
   EXPECT_EQ(ErrorParam(
                 Send("POST", "/v1/responses",
                      absl::StrCat(R"({"input": "x", "previous_response_id": )", response["id"].dump(), "}"))),

@@ -12,7 +12,7 @@ VOCABULARY = 49152
 class ApiCases(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(SMOLLM2, "--dequantize", "--max-model-len=4096", workers=2)
+        cls.cluster = Cluster(SMOLLM2, "--dequantize", "--max-model-len=4096", "--tool-call-parser=hermes", workers=2)
         cls.addClassCleanup(cls.cluster.__exit__)
 
         def send(method, path, body, headers, admin):
@@ -28,7 +28,8 @@ def _add(case):
     setattr(ApiCases, "test_" + re.sub(r"\W", "_", case["id"]), test)
 
 
-# The second file was recorded for Somnus, from the same vLLM: every field with every type and bound.
-for _file in ("api_cases.jsonl", "api_cases_more.jsonl"):
+# The second file was recorded for Somnus, from the same vLLM: every field with every type and bound. The third one has forms,
+# tool calls, Responses and Messages; tests/data/make_vllm_forms.py makes it, and the server reads tool calls for its sake.
+for _file in ("api_cases.jsonl", "api_cases_more.jsonl", "api_cases_forms.jsonl"):
     for _case in load(os.path.join(ROOT, "tests", "data", _file)):
         _add(_case)

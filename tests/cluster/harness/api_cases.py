@@ -1,8 +1,8 @@
-"""Replays one recorded exchange (tests/data/api_cases.jsonl) against a server, and reports every mismatch.
+"""Replays one recorded exchange (tests/data/api_cases*.jsonl) against a server, and reports every mismatch.
 
 A case holds a request and an expectation: status, kind, error fields, shapes ("path:type|type") and invariants
 ({path, op, value}). Paths: dots; [i] picks; [] is every element; {} every value of an object. The words of messages are
-never part of a case.
+never part of a case. "$ID" in a path or a body stands for the id that the request of `setup` got.
 """
 import base64
 import json
@@ -13,22 +13,24 @@ MISSING = object()
 GREEDY_TOLERANCE = 1e-4
 
 
-def substitute(value, model, vocabulary):
-    """`value` with $MODEL, "$VOCAB" and "$VOCAB-1" replaced, in every string and key."""
+def substitute(value, model, vocabulary, ident=None):
+    """`value` with $MODEL, "$VOCAB", "$VOCAB-1" and, where there is one, $ID replaced, in every string and key."""
     numbers = {"$VOCAB": vocabulary, "$VOCAB-1": vocabulary - 1}
     if isinstance(value, str):
-        return numbers[value] if value in numbers else value.replace("$MODEL", model)
+        return numbers[value] if value in numbers else value.replace("$MODEL", model).replace("$ID", ident or "$ID")
     if isinstance(value, list):
-        return [substitute(item, model, vocabulary) for item in value]
+        return [substitute(item, model, vocabulary, ident) for item in value]
     if isinstance(value, dict):
-        return {str(substitute(key, model, vocabulary)): substitute(item, model, vocabulary) for key, item in value.items()}
+        return {str(substitute(key, model, vocabulary, ident)): substitute(item, model, vocabulary, ident) for key, item in value.items()}
     return value
 
 
 def sse_document(text):
     """The parts of an event stream that the rules see; ids and errors are counts, as the rules compare them with numbers."""
-    events, after_done, bad, done = [], 0, 0, False
+    events, names, after_done, bad, done = [], [], 0, 0, False
     for line in text.splitlines():
+        if line.startswith("event:"):
+            names.append(line[len("event:"):].strip())
         if not line.startswith("data:"):
             continue
         data = line[len("data:"):].strip()
@@ -45,18 +47,27 @@ def sse_document(text):
     return {"events": events, "last": events[-1] if events else None, "done": done, "after_done": after_done,
             "bad_events": bad, "ids": len({event["id"] for event in events if "id" in event}),
             "errors": sum("error" in event for event in events), "usage": usages[-1] if usages else None,
-            "usage_events": len(usages), "choices": sse_choices(events)}
+            "usage_events": len(usages), "choices": sse_choices(events), "names": names, "types": sse_types(events),
+            "first": {event["type"].replace(".", "_"): event for event in reversed(events) if "type" in event}}
+
+
+def sse_types(events):
+    """The types of typed events in their order, each run of equal ones once."""
+    types = [event["type"] for event in events if "type" in event]
+    return [name for before, name in zip([None, *types], types) if name != before]
 
 
 def sse_choices(events):
     choices = {}
     for choice in (choice for event in events for choice in event.get("choices", [])):
         whole = choices.setdefault(choice["index"], {"index": choice["index"], "text": "", "roles": [], "finish_reasons": [],
-                                                     "stop_reason": None, "token_ids": [], "logprobs": 0})
+                                                     "stop_reason": None, "token_ids": [], "logprobs": 0, "tool_calls": []})
         delta = choice.get("delta") or {}
         whole["text"] += choice.get("text") or delta.get("content") or ""
         if delta.get("role"):
             whole["roles"].append(delta["role"])
+        for part in delta.get("tool_calls") or []:
+            add_call(whole["tool_calls"], part)
         if choice.get("finish_reason"):
             whole["finish_reasons"].append(choice["finish_reason"])
             whole["stop_reason"] = choice.get("stop_reason")
@@ -64,6 +75,16 @@ def sse_choices(events):
         logprobs = choice.get("logprobs") or {}
         whole["logprobs"] += len(logprobs.get("content") or logprobs.get("tokens") or [])
     return [choices[index] for index in sorted(choices)]
+
+
+def add_call(calls, part):
+    """Joins a piece of a streamed tool call to the call of its index."""
+    while len(calls) <= part["index"]:
+        calls.append({"id": "", "type": "", "name": "", "arguments": ""})
+    call, function = calls[part["index"]], part.get("function") or {}
+    call["id"], call["type"] = call["id"] or part.get("id") or "", call["type"] or part.get("type") or ""
+    call["name"] += function.get("name") or ""
+    call["arguments"] += function.get("arguments") or ""
 
 
 def document(response):
@@ -138,6 +159,7 @@ EACH = {
     "items_len_le": lambda got, want: all(item is None or len(item) <= want for item in got),
     "items_in": lambda got, want: all(item in want for item in got),
     "sorted_asc": lambda got, _: got == sorted(got),
+    "json_eq": lambda got, want: json.loads(got) == want,
     "sorted_desc": lambda got, _: got == sorted(got, reverse=True),
 }
 ALL = {
@@ -174,6 +196,8 @@ class Replay:
                 answer = self._request(request)
                 if answer.status != 200:
                     return [f"setup {request['path']}: HTTP {answer.status}"]
+                if "$ID" in json.dumps([case["path"], case.get("body")]):
+                    case = substitute(case, self.model, self.vocabulary, answer.json["id"])
             problems = self._check(case)
             for _ in range(case.get("retries", 0)):
                 if not problems:
