@@ -82,6 +82,7 @@ class Arguments(unittest.TestCase):
             ({"enable_sleep_mode": True, "trust_remote_code": False, "tokenizer_mode": "auto", "logprobs_mode": "raw_logprobs",
               "convert": "auto", "nnodes": 1, "enable_eplb": False}, []),
             ({"cudagraph_capture_sizes": [1, 4]}, ["--graph-sizes=1,4"]),
+            ({"enable_sleep_mode": False}, []),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -22,7 +22,6 @@ _OWN = frozenset({
 
 # vLLM's arguments that mean nothing here, and why; a warning says so, unless the value is one of these.
 _NOTHING: Dict[str, Tuple[Tuple[Any, ...], str]] = {
-    "enable_sleep_mode": ((True, False), "every engine can sleep"),
     "enable_chunked_prefill": ((True, None), "prompts are always computed in chunks"),
     "trust_remote_code": ((False,), "no code of a model is ever run"),
     "tokenizer_mode": (("auto",), "there is one tokenizer"),
@@ -76,6 +75,11 @@ def _seed(value: Any) -> List[str]:
     return [] if value is None else [f"--seed={value}"]
 
 
+def _sleep_mode(_: Any) -> List[str]:
+    """Every engine can sleep, so that no flag is needed; False is what vLLM's own default says."""
+    return []
+
+
 def _tokenizer(_: Any) -> List[str]:
     raise ValueError("tokenizer: the tokenizer is always the model's own")
 
@@ -108,6 +112,7 @@ def _runner(value: Any) -> List[str]:
 
 _TRANSLATED: Dict[str, Callable[[Any], List[str]]] = {
     "dtype": _dtype,
+    "enable_sleep_mode": _sleep_mode,
     "swap_space": _swap_space,
     "seed": _seed,
     "tokenizer": _tokenizer,
