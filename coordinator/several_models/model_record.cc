@@ -127,7 +127,8 @@ void ModelRecord::ViewDeviceMemory(const EngineStats& stats, const OperatorWake*
 
 void ModelRecord::ViewHostMemory(const EngineStats& stats, ModelView* view) const {
   view->backup_bytes = BackupBytes(stats);
-  view->compresses_backup = options.compresses_backup;
+  // A rank that came later has no backup, and the sum of the others says nothing of its size.
+  view->compresses_backup = options.compresses_backup && stats.group_epoch == backup_epoch;
   view->reads_backup = options.backup_memory == BackupMemory::kOnlyCopy && !stats.only_copy;
   view->adapter_bytes = BytesOf(kWorkspaceTag, stats.host_bytes);  // the workspace holds nothing else there
   view->held_bytes = SumOfTags(stats.host_bytes) - view->adapter_bytes;

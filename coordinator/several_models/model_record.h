@@ -67,6 +67,8 @@ struct ModelRecord {
   ModelTransition transition;
   RetryBackoff revival;  // when a failed engine is brought up again
   bool revives = false;  // a call of Engine::Revive is under way
+  // The group epoch of the last sleep at level 1: every rank of that epoch has its part of the backup.
+  int64_t backup_epoch = -1;
   ElasticKv kv;
 
  private:

@@ -61,7 +61,7 @@ struct ModelView {
   int64_t idle_bytes =
       0;  // of a model that is asleep: the resident bytes that a sleep of all tags would release
   int64_t backup_bytes = 0;        // host memory that a sleep at level 1 takes for the weights
-  bool compresses_backup = false;  // a whole backup may be smaller than backup_bytes
+  bool compresses_backup = false;  // the backup of all ranks may be smaller than backup_bytes
   int64_t held_bytes = 0;          // host memory now; may be retained while the model is awake
   int64_t held_kv_bytes = 0;       // the part of held_bytes that is for KV blocks
   int64_t adapter_bytes = 0;       // host memory that copies of adapters take, beside held_bytes

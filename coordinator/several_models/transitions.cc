@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/memory_tags.h"
 #include "base/request_bounds.h"
 #include "coordinator/engine/caller.h"
 #include "coordinator/residency/declined.h"
@@ -172,7 +173,11 @@ void Transitions::NoteSleep(ModelRecord* model, const absl::StatusOr<TransitionR
   if (report.ok()) {
     transition.prefetched = false;
     transition.failed_sleeps.Restart();
-    if (model->engine->Stats().sleep_level < kMaxSleepLevel) transition.no_room_told = false;
+    const EngineStats stats = model->engine->Stats();
+    if (stats.sleep_level < kMaxSleepLevel) {
+      transition.no_room_told = false;
+      if (stats.residency.asleep().count(kWeightsTag) > 0) model->backup_epoch = stats.group_epoch;
+    }
     return;
   }
   // Aborted: a request has come meanwhile, or another call has ended the wait. The model stays as if the

@@ -14,11 +14,9 @@ namespace somnus::simulation {
 namespace {
 
 constexpr int64_t kSeedsOfOneTest = 2500;
-// Known violations among the seeds 1 to 3000 of several models: in 203 and 482 the models hold more host
-// memory than the budget, since a model that lost a rank asleep holds KV blocks that no decision counts; in
-// 1260 and 1824 a model finds no room; in 1959 and 2477 a group waits for a worker at the end; in 2598 the
-// device's budget is exceeded.
-constexpr uint64_t kFirstSeedOfSeveralModels = 501;
+// Known violations among the seeds 1 to 3000 of several models, beyond those of this test: in 482 the models
+// hold more host memory than the budget; in 1260 and 1824 a model finds no room; in 1959 and 2477 a group
+// waits for a worker at the end; in 2598 the device's budget is exceeded.
 constexpr int64_t kSeedsOfSeveralModels = 300;
 constexpr int64_t kSeedsOfStages = 300;
 constexpr uint64_t kOtherReplayedSeeds = 50;  // of stages, and of several models
@@ -71,8 +69,7 @@ TEST(StagesTest, AllInvariantsHold) {
 }
 
 TEST(SeveralModelsTest, AllInvariantsHold) {
-  const Summary summary =
-      RunSeeds(kSeveralModels, {kFirstSeedOfSeveralModels, kSeedsOfSeveralModels}, /*verbose=*/false);
+  const Summary summary = RunSeeds(kSeveralModels, {1, kSeedsOfSeveralModels}, /*verbose=*/false);
   EXPECT_TRUE(summary.failures.empty()) << summary.Describe();
   EXPECT_EQ(static_cast<int64_t>(summary.num_seeds), kSeedsOfSeveralModels);
   // The runs have tried something.
