@@ -34,7 +34,7 @@ class TwoRanks : public testing::TestWithParam<Transport> {
     }
   }
 
-  // The same call to both ranks at once.
+  // Sends the same call to both ranks at once.
   template <typename Call>
   void Both(const Call& call) {
     grpc::Status statuses[2];

@@ -203,7 +203,7 @@ class Llguidance(Wheel):
 ENGINES = {"somnus": Somnus, "xgrammar": Xgrammar, "llguidance": Llguidance}
 PACKAGES = {"somnus": (), "xgrammar": ("torch", "transformers", "numpy", "llguidance", "xgrammar"),
             "llguidance": ("numpy", "llguidance")}
-# Of a row: the title, the figure's place, and what it is divided by.
+# For each row of the table: its title, where its figure stands, and the divisor of the figure.
 COLUMNS = (("first use, ms", ("first_use_us",), 1000), ("first text, average", ("first", "average_us"), 1),
            ("largest", ("first", "max_us"), 1), ("later, average", ("prepared", "average_us"), 1),
            ("median", ("prepared", "p50_us"), 1), ("p99", ("prepared", "p99_us"), 1), ("largest", ("prepared", "max_us"), 1),
