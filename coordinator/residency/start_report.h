@@ -6,7 +6,8 @@
 
 namespace somnus {
 
-// A phase of a start: the work that is being done, or the event that the start waits for. A phase may come twice.
+// A phase of a start: the work that is being done, or the event that the start waits for. A phase may come
+// twice.
 enum class StartPhase { kFiles, kBegins, kWorkers, kText, kAdapters, kEnds };
 
 // How far a start is. Plain data.
