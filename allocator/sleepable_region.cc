@@ -60,7 +60,11 @@ void SleepableRegion::DropBackup() {
   kept_in_place = false;
 }
 
-void SleepableRegion::TakeMemory() { (kept_in_place ? region->Detach() : region->Vacate()).IgnoreError(); }
+void SleepableRegion::TakeMemory() {
+  const auto take = [this] { return kept_in_place ? region->Detach() : region->Vacate(); };
+  // Memory that stays is missing to other processes until the next sleep or wake-up, which may be far away.
+  if (!take().ok()) take().IgnoreError();
+}
 
 void SleepableRegion::PutToSleep(bool keeps_in_place, SleepReport::Tag* tag) {
   const int64_t before = kept_in_place ? 0 : region->held_bytes();

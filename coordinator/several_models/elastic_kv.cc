@@ -80,7 +80,8 @@ KvShareView ElasticKv::View(KvShareView::State state, int64_t resident_bytes) co
   share.block_bytes = block_bytes_;
   share.other_bytes = DeviceBytesWith(0) - resident_bytes;
   share.slack_bytes = slack_bytes_;
-  if (state == KvShareView::State::kAwake && resident_bytes_ > 0) {
+  share.is_mapped = state != KvShareView::State::kOther && resident_bytes_ > 0;
+  if (share.is_mapped) {
     // Part of the cache's present memory is slack already.
     const int64_t held = resident_bytes_ - (int64_t{mapped_blocks_} + 1) * block_bytes_;
     share.slack_bytes = std::max<int64_t>(0, slack_bytes_ - std::max<int64_t>(0, held));

@@ -61,12 +61,15 @@ MonotonicTime KvResizer::Share(MonotonicTime now, std::vector<ModelView>* views)
     ModelView& view = (*views)[resize.model];
     const ElasticKv& kv = models_.at(resize.model).kv;
     const bool is_awake = view.state == ModelState::kAwake;
-    const int64_t before = kv.DeviceBytes(is_awake);
+    const int64_t before = kv.DeviceBytes(is_awake), pending_before = kv.PendingBytes();
     Begin(resize);
-    // The policy decides by the same views: the growth's memory is not free for a wake-up any more.
+    // The policy decides by the same views: the growth's memory is not free for a wake-up any more. The
+    // mapped cache of a model whose other tags sleep takes the memory, too.
     const int64_t growth = std::max<int64_t>(0, kv.DeviceBytes(is_awake) - before);
+    const int64_t pending = kv.PendingBytes() - pending_before;
     view.device_bytes += growth;
-    if (is_awake) free -= growth;
+    view.resident_bytes += pending;
+    free -= is_awake ? growth : pending;
   }
   LetWait(plan, resizes, free, now, views);
   return std::min(again, plan.look_again_at);

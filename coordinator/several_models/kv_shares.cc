@@ -138,15 +138,17 @@ class Planner {
     }
   }
 
-  // A waiter gets the size of its cache while the waiter sleeps, which takes no memory. A waiter that can
-  // wake with the present size does so.
+  // A waiter gets the size of its cache while the waiter sleeps, which takes no memory unless the cache is
+  // mapped. A waiter that can wake with the present size does so.
   void Grow(int i) {
     const KvShareView& model = models_[i];
     if (Waits(i)) {
       const int64_t as_it_is = model.other_bytes + Bytes(i, model.mapped_blocks);
       const bool fits = as_it_is <= free_;
       const int32_t more = shares_[i] - model.mapped_blocks;
-      if (!fits && (more < 0 || more >= Step(i)) && !Stays(i)) plan_.resizes.push_back({i, shares_[i], i});
+      const bool has_room = more < 0 || !model.is_mapped || GrowthBytes(i, more) <= free_;
+      if (!fits && has_room && (more < 0 || more >= Step(i)) && !Stays(i))
+        plan_.resizes.push_back({i, shares_[i], i});
       free_ -= fits ? as_it_is : Wanted(i);
       return;
     }

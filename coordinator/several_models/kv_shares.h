@@ -31,10 +31,13 @@ struct KvShareView {
     kOther,   // left alone; the memory of the cache is not in free_bytes
   };
   State state = State::kOther;
+  // The cache has memory, so growth takes memory at once: of every awake model, and of a waiter whose other
+  // tags sleep.
+  bool is_mapped = false;
   int64_t block_bytes = 1;  // over all ranks
   int64_t other_bytes = 0;  // kWaiter: bytes that a wake-up takes beside the blocks
   int64_t slack_bytes = 0;  // that growth may take beside blocks, because memory comes in chunks
-  // kAwake: the bytes that the cache lacks to its full size; growth takes no more, slack included.
+  // Of a mapped cache: the bytes that the cache lacks to its full size; growth takes no more, slack included.
   int64_t rest_bytes = std::numeric_limits<int64_t>::max();
   int32_t min_blocks = 0;     // at least 1
   int32_t max_blocks = 0;     // at least min_blocks

@@ -93,6 +93,7 @@ ModelView ModelRecord::View(MonotonicTime now, absl::Duration kv_hold) {
   // A request does not end a pause either.
   view.held_asleep = wake == nullptr && (operators.held_asleep() || stats.paused || LacksWeights(stats));
   view.held_awake = operators.holds_memory();
+  view.paused = stats.paused;
   if (kv.is_elastic()) kv.Note(stats, now, kv_hold);
   ViewDeviceMemory(stats, wake, &view);
   ViewHostMemory(stats, &view);

@@ -247,7 +247,8 @@ class Planner {
       LookAgainAt(leaves_at);
       return std::nullopt;
     }
-    if (idle) return ResidencyAction::kSleepIfIdle;
+    // A paused engine refuses to sleep as an idle one: no engine ends a pause by itself.
+    if (idle) return model.paused ? ResidencyAction::kPreempt : ResidencyAction::kSleepIfIdle;
     if (IsOverdue(waiter)) return ResidencyAction::kPreempt;
     if (model.priority > models_[waiter].priority) {
       LookAgainAt(OverdueAt(waiter));
@@ -294,8 +295,9 @@ class Planner {
     return true;
   }
 
-  ResidencyReason SleepReason(ResidencyAction action, int waiter) const {
-    if (action == ResidencyAction::kSleepIfIdle) return ResidencyReason::kIdle;
+  ResidencyReason SleepReason(int index, ResidencyAction action, int waiter) const {
+    if (models_[index].open_requests == 0 && action != ResidencyAction::kRelease)
+      return ResidencyReason::kIdle;
     if (action == ResidencyAction::kRelease) return ResidencyReason::kHalfAwake;
     return IsOverdue(waiter) ? ResidencyReason::kWaitedTooLong : ResidencyReason::kTurnIsOver;
   }
@@ -305,7 +307,7 @@ class Planner {
     supply_ += Releasable(models_[index]);
     const std::optional<int> level = ChooseLevel(index, waiter);
     if (!level.has_value()) return;
-    plan_.decisions.push_back({action, SleepReason(action, waiter), index, *level, waiter});
+    plan_.decisions.push_back({action, SleepReason(index, action, waiter), index, *level, waiter});
   }
 
   // The backups that give way to the backup of `model`: backups of models that were used less recently, or of

@@ -54,6 +54,7 @@ struct ModelView {
   bool pinned = false;       // is kept awake
   bool held_asleep = false;  // by an operator: no request wakes the model
   bool held_awake = false;   // by an operator, as far as the model is awake: the model is not put to sleep
+  bool paused = false;       // by an operator: an awake model computes nothing, and gives way like a busy one
   int priority = 0;          // waiting models of a higher priority wake first, within max_wait
   // Bytes over all ranks.
   int64_t device_bytes = 0;    // device memory while the model is awake

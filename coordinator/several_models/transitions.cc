@@ -25,6 +25,16 @@ bool PutsToSleep(ResidencyAction action) {
          action == ResidencyAction::kPreempt || action == ResidencyAction::kRelease;
 }
 
+// Every rank has released its weights in this sleep. A sleep that a loss interrupts after its commit, and
+// that ends with the recovery, reports no rank: the rank that came since has no backup.
+bool AllReleasedWeights(const TransitionReport& report) {
+  return !report.ranks.empty() &&
+         std::all_of(report.ranks.begin(), report.ranks.end(), [](const RankReport& rank) {
+           const auto weights = rank.tags.find(kWeightsTag);
+           return weights != rank.tags.end() && weights->second.freed_bytes > 0;
+         });
+}
+
 }  // namespace
 
 void Transitions::Begin(const ResidencyDecision& decision) {
@@ -176,7 +186,7 @@ void Transitions::NoteSleep(ModelRecord* model, const absl::StatusOr<TransitionR
     const EngineStats stats = model->engine->Stats();
     if (stats.sleep_level < kMaxSleepLevel) {
       transition.no_room_told = false;
-      if (stats.residency.asleep().count(kWeightsTag) > 0) model->backup_epoch = stats.group_epoch;
+      if (AllReleasedWeights(*report)) model->backup_epoch = stats.group_epoch;
     }
     return;
   }

@@ -172,7 +172,7 @@ TEST_P(TwoPhases, OutOfMemoryAtEachChunk) {
 // memory, and the wake-up finds it, with the right contents whatever was written meanwhile.
 TEST_P(TwoPhases, CommittingCannotFail) {
   ASSERT_TRUE(allocator_->PrepareSleep(kLevel1).ok());
-  driver_.FailAt(2);  // the weights' Unmap or a Release
+  driver_.FailAt(2, /*times=*/2);  // the weights' Unmap or a Release, and the second try
   const SleepReport slept = allocator_->CommitSleep();
   ASSERT_TRUE(driver_.failed());
   EXPECT_EQ(slept.tags.at("weights").still_resident + slept.tags.at("kv_cache").still_resident,
@@ -185,9 +185,22 @@ TEST_P(TwoPhases, CommittingCannotFail) {
   EXPECT_EQ(driver_.live_bytes(), 6 * kUnit);
 }
 
+TEST_P(TwoPhases, ADriverThatFailsOnceIsAskedAgainAtOnce) {
+  for (int nth = 1;; ++nth) {
+    driver_.ClearFailed();
+    ASSERT_TRUE(allocator_->PrepareSleep(kLevel1).ok());
+    driver_.FailAt(nth);
+    allocator_->CommitSleep();
+    driver_.FailAt(0);
+    EXPECT_EQ(driver_.live_bytes(), 0);
+    ASSERT_TRUE(allocator_->WakeUp({}).ok());
+    if (!driver_.failed()) break;
+  }
+}
+
 TEST_P(TwoPhases, AnotherSleepReleasesWhatWasLeft) {
   ASSERT_TRUE(allocator_->PrepareSleep(kLevel1).ok());
-  driver_.FailAt(1);  // the Unmap of the first region
+  driver_.FailAt(1, /*times=*/2);  // the Unmap of the first region, and the second try
   allocator_->CommitSleep();
   EXPECT_GT(driver_.live_bytes(), 0);
   ASSERT_TRUE(allocator_->PrepareSleep(kLevel1).ok());

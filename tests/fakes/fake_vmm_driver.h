@@ -20,8 +20,12 @@ class FakeVmmDriver : public VmmDriver {
  public:
   static constexpr int64_t kUnit = 64;
 
-  // The n-th call from now on that can fail (1 is the next) returns Internal, once. 0: none does.
-  void FailAt(int n) { fail_in_ = n; }
+  // The n-th call from now on that can fail (1 is the next) returns Internal, and so do the `times` - 1 calls
+  // after it. 0: none does.
+  void FailAt(int n, int times = 1) {
+    fail_in_ = n;
+    fail_times_ = times;
+  }
   bool failed() const { return failed_; }
   void ClearFailed() { failed_ = false; }
   // `callback` runs within every call that can fail, before the call does anything.
@@ -184,6 +188,7 @@ class FakeVmmDriver : public VmmDriver {
     calls_.push_back(call);
     if (on_call_) on_call_();
     if (fail_in_ == 0 || --fail_in_ != 0) return false;
+    if (--fail_times_ > 0) fail_in_ = 1;
     return failed_ = true;
   }
   // Returns the byte at an address, nullptr where nothing is mapped. With `access` that is a violation, and
@@ -205,6 +210,7 @@ class FakeVmmDriver : public VmmDriver {
   std::mutex mutex_;
   std::function<void()> on_call_;
   int fail_in_ = 0;
+  int fail_times_ = 1;
   bool failed_ = false;
   int64_t capacity_ = int64_t{1} << 40;
   int64_t next_address_ = 1 << 20;

@@ -114,6 +114,17 @@ TEST(KvSharesTest, WhatIsPromisedToAWaiterIsNotGrownInto) {
   EXPECT_EQ(Plan(6000, {Awake(400, 400), Waiter(100, 0), Awake(1600, 0)}), (Resizes{{2, 1500, 1}}));
 }
 
+// The weights of the waiter sleep, and its cache is mapped: a larger cache takes memory before the wake-up.
+TEST(KvSharesTest, AMappedCacheOfAWaiterGrowsIntoFreeMemoryOnly) {
+  KvShareView waiter = Waiter(100, 400);
+  waiter.is_mapped = true;
+  waiter.other_bytes = 4000;
+  EXPECT_EQ(Plan(3990, {Awake(1600, 0), waiter}), (Resizes{{0, 1099, 1}}));
+  EXPECT_EQ(Plan(4000, {Awake(1600, 0), waiter}), (Resizes{{0, 1100, 1}, {1, 500, 1}}));
+  waiter.is_mapped = false;
+  EXPECT_EQ(Plan(3990, {Awake(1600, 0), waiter}), (Resizes{{0, 1099, 1}, {1, 500, 1}}));
+}
+
 TEST(KvSharesTest, ACacheThatWasResizedStaysForAWhile) {
   std::vector<KvShareView> models = {Awake(1600, 0), Awake(400, 400)};
   models[0].resized_at = kNow - absl::Milliseconds(300);

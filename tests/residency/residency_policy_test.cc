@@ -70,6 +70,16 @@ TEST(ResidencyPolicyTest, TheLeastRecentlyUsedIdleModelMakesRoom) {
   EXPECT_EQ(Decisions(Budget(15), models), Only(Action::kSleepIfIdle, Reason::kIdle, 1, 1, 3));
 }
 
+// An engine that an operator has paused refuses to sleep as an idle one, however often it is asked.
+TEST(ResidencyPolicyTest, APausedModelWithoutARequestIsPreemptedForAModelThatWaits) {
+  ModelView paused = Awake(5, 0, absl::Seconds(30));
+  paused.paused = paused.held_asleep = true;
+  EXPECT_EQ(Decisions(Budget(5), {paused, Asleep(5, absl::Seconds(1))}),
+            Only(Action::kPreempt, Reason::kIdle, 0, 1, 1));
+  paused.idle_sleep = absl::Seconds(10);
+  EXPECT_TRUE(Decisions(Budget(5), {paused, Asleep(5)}).empty()) << "no model waits";
+}
+
 TEST(ResidencyPolicyTest, NoMoreModelsSleepThanMustToMakeRoom) {
   // The first is the least recently used, but does not suffice; with the second it is not needed.
   const std::vector<ModelView> models = {Awake(2, 0, absl::Seconds(60)), Awake(6, 0, absl::Seconds(30)),

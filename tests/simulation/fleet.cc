@@ -37,6 +37,13 @@ void Fleet::LookAfter(int pid) {
   });
 }
 
+void Fleet::KillStopped() {
+  for (const auto& [pid, worker] : site_.workers) {
+    if (!worker.local && world_.alive(pid) && world_.stopped(pid))
+      world_.Kill(pid, "was killed by signal 9 (Killed)");
+  }
+}
+
 void Fleet::AwaitEnd(bool local_workers) {
   const absl::Duration deadline = world_.now() + (local_workers ? absl::ZeroDuration() : kLeavePatience);
   while (NumLive() > 0 && world_.now() < deadline) world_.Sleep(absl::Milliseconds(200));

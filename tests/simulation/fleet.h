@@ -19,6 +19,8 @@ class Fleet {
   // Whether a worker that ends is started again.
   bool restarts() const { return restarts_; }
   void EndRestarts() { restarts_ = false; }
+  // Kills every remote worker that is stopped, as a person does who looks after the hosts.
+  void KillStopped();
   // Returns once all workers have ended. Local workers have ended already; remote workers look for a
   // coordinator for a while.
   void AwaitEnd(bool local_workers);

@@ -100,6 +100,7 @@ class ModelsCluster {
     }
     for (const uint64_t thread : threads) world_.Join(thread);
     faults_.End();
+    fleet_.KillStopped();
   }
 
   bool AllEnded() const {

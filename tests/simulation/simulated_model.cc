@@ -92,12 +92,21 @@ bool SimulatedModel::HaveEnded() const {
 void SimulatedModel::Operate(absl::Duration span) {
   operator_->Work(span);
   while (!parts_.all_ended()) {
-    operates_ = false;
+    EndOperating();
     world_.Sleep(kLook);
     operates_ = true;
     Help();
   }
+  EndOperating();
+}
+
+void SimulatedModel::EndOperating() {
   operates_ = false;
+  operated_until_ = world_.now();
+}
+
+bool SimulatedModel::may_stay() const {
+  return operates_ || world_.now() < operated_until_ + options_.operator_wait || loop_->Stats().only_copy;
 }
 
 // An operator helps where requests cannot wake a model, and where a model cannot sleep for another model.

@@ -35,9 +35,8 @@ struct SharedParts {
   Fleet* fleet;
   ModelsInvariants* invariants;
   SharedDevices* devices;
-  std::function<bool()> all_ended;  // the requests of all models
-  // Another model may keep its memory: the operator is at work, or no other copy of the weights exists.
-  std::function<bool(int)> others_stay;
+  std::function<bool()> all_ended;       // the requests of all models
+  std::function<bool(int)> others_stay;  // SimulatedModel::may_stay of any other model
 };
 
 class SimulatedModel : public EngineObserver {
@@ -50,7 +49,9 @@ class SimulatedModel : public EngineObserver {
   // Adds clients, and starts the threads of clients and of the operator, which act for about `span`.
   std::vector<uint64_t> BeginServing(absl::Duration span);
   bool HaveEnded() const;
-  bool may_stay() const { return operates_ || loop_->Stats().only_copy; }
+  // Another model's wake-up may have waited in vain: within its wait an operator held this model's memory, or
+  // no other copy of the weights exists.
+  bool may_stay() const;
   // All requests have ended a while ago: nothing is held, and a model that sleeps when idle sleeps.
   void CheckQuiet();
   void Drain(absl::Duration grace);
@@ -67,6 +68,7 @@ class SimulatedModel : public EngineObserver {
   SharingModel CountDecisions();
   void LookAround();
   void Operate(absl::Duration span);
+  void EndOperating();
   void Help();
   void Note(const std::string& what, const absl::Status& status);
   bool MayFail(const std::string& what, const absl::Status& status) const;
@@ -85,6 +87,7 @@ class SimulatedModel : public EngineObserver {
   std::unique_ptr<Invariants> invariants_;
   std::vector<std::shared_ptr<Client>> clients_;
   bool operates_ = false;
+  MonotonicTime operated_until_ = -absl::InfiniteDuration();
   int64_t num_finished_ = 0;
   Counts counts_;
 };

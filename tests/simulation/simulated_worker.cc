@@ -100,7 +100,8 @@ class SimulatedMemory : public FakeVmmDriver {
   }
 
   absl::Status CopyFromHost(void* device, const void* host, int64_t bytes) override {
-    if (std::exchange(Site::current().workers[pid_].damage_backup, false))
+    // Weights that came while the KV cache slept have no fingerprint before all memory is there.
+    if (self().has_fingerprint && std::exchange(self().damage_backup, false))
       *static_cast<char*>(const_cast<void*>(host)) = '#';
     return FakeVmmDriver::CopyFromHost(device, host, bytes);
   }
@@ -268,6 +269,7 @@ class SimulatedRunner : public ModelRunner {
     const char weights = static_cast<const SimulatedCheckpoint&>(checkpoint).weights();
     read_touches_ = site_.touches;
     self_.memory->Fill(weights_, 1, weights);
+    self_.has_fingerprint = false;
     const absl::Duration time = world_.random().Between(absl::Milliseconds(1), absl::Milliseconds(300)) +
                                 std::exchange(self_.load_delay, absl::ZeroDuration());
     for (int part = 1; part <= 4; ++part) {
@@ -282,11 +284,13 @@ class SimulatedRunner : public ModelRunner {
     float number = 0;
     RETURN_IF_ERROR(tensors.ReadRows(tensor, 0, 1, 0, 1, &number));
     const bool whole = ++num_placed_ == tensors.Tensors().size();
+    self_.has_fingerprint = false;
     self_.memory->Fill(weights_, whole ? kWeightBytes : 1, static_cast<char>(number));
     return absl::OkStatus();
   }
   absl::StatusOr<uint64_t> Fingerprint() {
     uint64_t fingerprint = 0;
+    self_.has_fingerprint = true;
     if (!place_.first())
       RETURN_IF_ERROR(communicator_.ReceiveFromPreviousStage(&fingerprint, sizeof(fingerprint)));
     const char own = Weights();

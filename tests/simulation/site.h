@@ -44,9 +44,10 @@ struct WorkerProcess {
   absl::Status step_error;
   absl::Duration step_hang;
   absl::Duration load_delay;
-  bool damage_backup = false;  // before the next restore
-  absl::Status link_error;     // which breaks the link
-  bool stalls_link = false;    // for good: the message, and all that follow, are lost
+  bool damage_backup = false;    // before the next restore of weights with a fingerprint
+  bool has_fingerprint = false;  // the weights in memory have been computed with since they came
+  absl::Status link_error;       // which breaks the link
+  bool stalls_link = false;      // for good: the message, and all that follow, are lost
 };
 
 // The ranks that have met under a name: the ranks of a stage, or the two ends of a link between stages.
