@@ -35,7 +35,10 @@ struct Weights {
   bool operator==(const Weights&) const = default;
 };
 
-// Why a sleep that was nobody's word has not come.
+// The error of a change of the weights while the weights sleep.
+inline constexpr char kWeightsSleep[] =
+    "the weights sleep; wake them up first (somnus wake-up --no-load-weights)";
+// Why a sleep that no operator has asked for has not come.
 inline constexpr char kSparesOnlyCopy[] =
     "the weights came from an update, and the workers have the only copy of them";
 

@@ -150,6 +150,24 @@ TEST_P(ReplicaWeightsTest, AWakeUpEndsThePauseOfAReplicaThatLacksItsWeights) {
   EXPECT_EQ(StateOf(0), EngineState::kAwake);
 }
 
+// A self-check that finds damage puts one replica's weights to sleep, and another replica's weights stay.
+TEST_P(ReplicaWeightsTest, AChangeThatOneReplicaWouldRefuseChangesNoReplica) {
+  options_.wake_self_check = true;
+  Start(2);
+  ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
+  ASSERT_TRUE(set_->WakeUp({"weights"}).ok());
+  executors_[1]->SetChecked({.fingerprint = 2, .machines = "cpu", .bitwise = true});
+  ASSERT_TRUE(absl::IsDataLoss(set_->WakeUp({}).status()));
+  const Calls before = executors_[0]->lifecycle_calls();
+  const absl::Status refused = absl::FailedPreconditionError(absl::StrCat("replica 1: ", kWeightsSleep));
+  EXPECT_EQ(set_->ReloadWeights({}).status(), refused);
+  EXPECT_EQ(set_->BeginWeightUpdate({}).status(), refused);
+  EXPECT_EQ(executors_[0]->lifecycle_calls(), before);
+  ASSERT_TRUE(set_->WakeUp({}).ok()) << "level 2 reads the checkpoint";
+  ASSERT_TRUE(set_->ReloadWeights({}).ok());
+  ExpectExact(SubmitMany(4));
+}
+
 TEST_P(ReplicaWeightsTest, ADirectUpdateHasPortsOfAllReplicas) {
   Start(2);
   auto update = set_->BeginWeightUpdate({.port_token = "secret"});

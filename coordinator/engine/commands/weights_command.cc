@@ -29,8 +29,7 @@ bool WeightsCommand::BeginChange(LoopAccess* loop) {
   if (absl::Status status = loop->CheckLifecycle(); !status.ok()) return refuse(status);
   GroupHoldings& holdings = loop->parts().holdings;
   if (holdings.residency().asleep().count(kWeightsTag) > 0)
-    return refuse(absl::FailedPreconditionError(
-        "the weights sleep; wake them up first (somnus wake-up --no-load-weights)"));
+    return refuse(absl::FailedPreconditionError(kWeightsSleep));
   if (!SettleOpenRequests(loop)) return false;
   if (Abandoned()) {
     loop->SwitchToRest();  // the command may have waited

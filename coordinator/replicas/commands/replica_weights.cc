@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "base/memory_tags.h"
 #include "base/status_macros.h"
 #include "coordinator/engine/caller.h"
+#include "coordinator/executor/memory_check.h"
+#include "coordinator/residency/weights.h"
 
 namespace somnus {
 
@@ -36,7 +39,16 @@ absl::Status ReplicaWeights::ChooseReplicas() {
     (state == EngineState::kRecovering ? recovering : live_).push_back(i);
   }
   live_.insert(live_.end(), recovering.begin(), recovering.end());
-  return live_.empty() ? absl::FailedPreconditionError("the engine has failed") : absl::OkStatus();
+  if (live_.empty()) return absl::FailedPreconditionError("the engine has failed");
+  return CheckWeightsAreMapped();
+}
+
+absl::Status ReplicaWeights::CheckWeightsAreMapped() const {
+  for (const size_t i : live_) {
+    if (parts_.loops.loop(i).Stats().residency.asleep().count(kWeightsTag) > 0)
+      return OfReplica(i, absl::FailedPreconditionError(kWeightsSleep));
+  }
+  return absl::OkStatus();
 }
 
 void ReplicaWeights::NoteChanged(bool updates) {

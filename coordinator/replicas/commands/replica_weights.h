@@ -34,6 +34,9 @@ class ReplicaWeights {
 
  private:
   absl::Status ChooseReplicas();
+  // One replica's weights may sleep alone, as after a self-check that found damage. That replica would refuse
+  // the change when others have new weights already.
+  absl::Status CheckWeightsAreMapped() const;
   void ChooseVersion();
 
   const SetParts& parts_;
