@@ -18,8 +18,8 @@
 
 namespace somnus {
 
-// An engine over another one, which does `before_submit` before the next submission, and `before_state`
-// before the next question for the state, each once.
+// A wrapper of an engine, which does `before_submit` before the next submission, and `before_state` before
+// the next question for the state, each once.
 class GatedEngine : public Engine {
  public:
   explicit GatedEngine(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
@@ -33,7 +33,7 @@ class GatedEngine : public Engine {
     before_state_ = std::move(before);
   }
 
-  // The path of the adapter that the request had at its submission.
+  // The path of the request's adapter at the submission.
   std::string PathOf(const std::string& id) const {
     absl::MutexLock lock(&mu_);
     const auto path = paths_.find(id);
@@ -100,8 +100,7 @@ class EngineAdaptersTest : public ::testing::Test {
     registry_ = std::make_shared<AdapterRegistry>(gate_, registry_options_);
     engine_ = std::make_unique<AdapterEngine>(gate_, registry_, limits, &observer_);
   }
-  // One place, which another adapter has taken from "poet". The workers answer no call until they are told
-  // to.
+  // One place, which "lawyer" has taken from "poet". The workers answer no call until HoldLifecycle(false).
   void BeginWithForgottenPoet() {
     Begin(1);
     ASSERT_EQ(Load("poet"), absl::OkStatus());
@@ -138,7 +137,7 @@ class EngineAdaptersTest : public ::testing::Test {
     EXPECT_EQ(ticket.sink->error().code(), code);
     EXPECT_THAT(std::string(ticket.sink->error().message()), testing::HasSubstr(text));
   }
-  // The engine's loop shows its numbers a moment later.
+  // The engine's loop shows numbers a moment later.
   void AwaitWaiting(int32_t count) const {
     while (engine_->Stats().num_waiting != count) absl::SleepFor(absl::Milliseconds(1));
   }
@@ -161,7 +160,7 @@ class EngineAdaptersTest : public ::testing::Test {
   std::shared_ptr<GatedEngine> gate_;  // over loop_
   AdapterRegistryOptions registry_options_{.retry_pause = absl::Minutes(1)};
   std::shared_ptr<AdapterRegistry> registry_;
-  RecordingObserver observer_;  // of the requests that end before they are in the loop
+  RecordingObserver observer_;  // of the requests that end before the loop has them
   std::unique_ptr<AdapterEngine> engine_;
   absl::Status submitted_;
   int num_asked_ = 0;

@@ -71,7 +71,7 @@ TEST_F(EngineAdaptersTest, AnAdapterThatANewWorkerCannotReadHoldsUpNoOther) {
 TEST_F(EngineAdaptersTest, ARequestThatIsOpenWhenItsAdapterIsDroppedHearsWhy) {
   Begin(3);
   for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
-  Ticket late = MakeTicket("late", 5, 3);  // on its way to the loop meanwhile
+  Ticket late = MakeTicket("late", 5, 3);  // on the way to the loop meanwhile
   late.request.adapter = *registry_->Acquire("poet");
   Held recovered;
   recovered.adapters.push_back(

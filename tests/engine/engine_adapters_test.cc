@@ -105,7 +105,7 @@ TEST_F(EngineAdaptersTest, ALoadInPlaceLetsOpenRequestsEndWithTheOldOne) {
   EXPECT_EQ(LastCall(), "adapters 1=poet 2=poet");
   ASSERT_TRUE(engine_->Resume().ok());
   ExpectAnswer(ticket);
-  while (LastCall() != "adapters 2=poet 1=poet") {  // the place of the old one is free again
+  while (LastCall() != "adapters 2=poet 1=poet") {  // the place of the old adapter is free again
     ASSERT_EQ(registry_->Load("poet", "/last", true), absl::OkStatus());
   }
 }

@@ -1,4 +1,4 @@
-// Requests that wait for their adapter: for a place at the workers, for the read of the files, or for room in
+// Requests that wait for an adapter: for a place at the workers, for the read of the files, or for room in
 // the engine.
 
 #include <gmock/gmock.h>
