@@ -1,5 +1,5 @@
-"""Several models with --run-dir: the workers of each outlive a coordinator that is killed, and the next one adopts them in the
-state that they are in."""
+"""Several models with --run-dir: the workers of each outlive a coordinator that is killed, and the next coordinator adopts the
+workers in their present state."""
 import os
 import shutil
 import signal
