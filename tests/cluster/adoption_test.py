@@ -2,7 +2,7 @@
 """Coordinators are killed, and the next one with the same run directory adopts the workers that were left.
 
 As a script the file measures the time from exec to the first token, after a cold start and after a restart:
-adoption_test.py [--rounds 20] [--workers 2] [--model PATH] [-- SERVE FLAGS]
+  adoption_test.py [--rounds 20] [--workers 2] [--model PATH] [-- SERVE FLAGS]
 """
 import argparse
 import http.client

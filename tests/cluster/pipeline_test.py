@@ -4,7 +4,7 @@ sleeps, forms and drafts.
 
 As a script the file measures steps of two hosts that divide the layers beside two hosts that divide each layer, in turns (needs
 root, as two_hosts_test.py):
-pipeline_test.py [--model PATH] [--rounds 5] [--concurrency 1,8,32]
+  pipeline_test.py [--model PATH] [--rounds 5] [--concurrency 1,8,32]
 """
 import argparse
 import concurrent.futures

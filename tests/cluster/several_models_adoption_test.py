@@ -70,7 +70,7 @@ class SeveralModelsAdoptionTest(unittest.TestCase):
                 cluster = self.start()
                 self.assert_adopted(cluster, known)
                 self.assertEqual(self.states(cluster), before)
-                self.assert_serve(cluster)  # a request wakes the one that sleeps: nobody is known to have asked for it
+                self.assert_serve(cluster)  # a request wakes the sleeping model: no operator has asked for the sleep
         self.assertEqual(cluster.stop(), 0)
         self.assert_nothing_left()
 

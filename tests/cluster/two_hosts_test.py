@@ -3,7 +3,7 @@
 
 Needs root, `ip` (iproute2) and `unshare` (util-linux); skipped elsewhere. As a script the file measures a step over two hosts
 beside a step over shared memory, in turns, and how long a cut cable holds up a stream:
-two_hosts_test.py [--model PATH] [--rounds 5] [--concurrency 1,8]
+  two_hosts_test.py [--model PATH] [--rounds 5] [--concurrency 1,8]
 """
 import argparse
 import concurrent.futures

@@ -2,12 +2,12 @@
 
 vLLM's tests use torch's allocator, or the engine as a Python object; here the same is asked over HTTP, and memory is what the
 kernel counts. Not here, because there is nothing of the kind to ask:
-test_mem.py: CUDA graphs after a sleep (emulated_gpu_test.py has them); LoRA at level 2, its extra cycles and with two ranks
-(there are no adapters); reload_weights by collective_rpc after level 2 (controllers_test.py has it).
-test_sleep_mode_backend.py: the registry of allocators, unknown and duplicate names (there is one allocator, built in); its
-states are below.
-test_async_llm_dp.py: the race of staggered engines and the barrier between them (replicas share one queue and no barrier).
-weight transfer: calls out of order, NCCL, IPC, packed and sparse transfers belong to updates of weights, not to sleep.
+  test_mem.py: CUDA graphs after a sleep (emulated_gpu_test.py has them); LoRA at level 2, its extra cycles and with two ranks
+    (there are no adapters); reload_weights by collective_rpc after level 2 (controllers_test.py has it).
+  test_sleep_mode_backend.py: the registry of allocators, unknown and duplicate names (there is one allocator, built in); its
+    states are below.
+  test_async_llm_dp.py: the race of staggered engines and the barrier between them (replicas share one queue and no barrier).
+  weight transfer: calls out of order, NCCL, IPC, packed and sparse transfers belong to updates of weights, not to sleep.
 """
 import concurrent.futures
 import math

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Writes random small checkpoints in many forms, each with the results of transformers.
 
-random_checkpoints.py OUT [COUNT] [SEED]
-bazel-bin/tests/model/golden_cli OUT/*
+    random_checkpoints.py OUT [COUNT] [SEED]
+    bazel-bin/tests/model/golden_cli OUT/*
 
 Needs torch, transformers 5 and safetensors. Every folder is read back by transformers itself, so that transformers' reading of
-config.json (old and new keys, defaults of missing keys) and of the weights (names, ties, shards) is what counts. Folders of
-broken checkpoints have an error.txt instead: a part of the message that has to come.
+config.json (old and new keys, defaults of missing keys) and of the weights (names, ties, shards) is what counts.
+Folders of broken checkpoints have an error.txt instead: a part of the message that has to come.
 """
 import json
 import math

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes small GGUF models of every block type, each with the results of transformers from the same dequantized weights.
 
-random_gguf.py OUT [COUNT] [SEED]
-bazel-bin/tests/model/golden_cli OUT/*
+    random_gguf.py OUT [COUNT] [SEED]
+    bazel-bin/tests/model/golden_cli OUT/*
 
 Needs torch, transformers 5 and gguf, whose dequantization is the reference. Shapes, heads, ties, biases and rope vary; block
 types are mixed within a file, as in real files. Every fourth model is cut into files of nine tensors.
