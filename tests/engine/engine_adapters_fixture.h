@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -100,11 +101,15 @@ class EngineAdaptersTest : public ::testing::Test {
     registry_ = std::make_shared<AdapterRegistry>(gate_, registry_options_);
     engine_ = std::make_unique<AdapterEngine>(gate_, registry_, limits, &observer_);
   }
+  // As Begin, with these adapters loaded in this order.
+  void BeginWith(const std::vector<std::string>& names, int32_t max_adapters,
+                 absl::Duration unload_timeout = absl::ZeroDuration(), const QueueLimits& limits = {}) {
+    Begin(max_adapters, unload_timeout, limits);
+    for (const std::string& name : names) EXPECT_EQ(Load(name), absl::OkStatus()) << name;
+  }
   // One place, which "lawyer" has taken from "poet". The workers answer no call until HoldLifecycle(false).
   void BeginWithForgottenPoet() {
-    Begin(1);
-    ASSERT_EQ(Load("poet"), absl::OkStatus());
-    ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+    BeginWith({"poet", "lawyer"}, 1);
     executor_.HoldLifecycle(true);
   }
   void AwaitReadOfPoet() {
@@ -112,6 +117,20 @@ class EngineAdaptersTest : public ::testing::Test {
   }
   absl::Status Load(const std::string& name, bool in_place = false) {
     return registry_->Load(name, "/" + name, in_place);
+  }
+  // An unload that waits for open requests, after which the name is free.
+  std::future<absl::Status> StartUnload(const std::string& name) {
+    std::future<absl::Status> unloaded =
+        std::async(std::launch::async, [this, name] { return registry_->Unload(name); });
+    while (registry_->Knows(name)) absl::SleepFor(absl::Milliseconds(1));
+    return unloaded;
+  }
+  // A load whose files the workers read until HoldAdapterReads(false).
+  std::future<absl::Status> StartRead(const std::string& name) {
+    executor_.HoldAdapterReads(true);
+    std::future<absl::Status> loaded = std::async(std::launch::async, [this, name] { return Load(name); });
+    while (executor_.adapter_reads().empty()) absl::SleepFor(absl::Milliseconds(1));
+    return loaded;
   }
   // A request with the adapter.
   Ticket Ask(const std::string& name, const std::string& id = "") {

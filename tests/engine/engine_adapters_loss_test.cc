@@ -15,8 +15,7 @@ namespace {
 using testing::HasSubstr;
 
 TEST_F(EngineAdaptersTest, ARecoveryBringsAdaptersBack) {
-  Begin(2);
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  BeginWith({"poet"}, 2);
   executor_.Lose(absl::UnavailableError("rank 1 is gone"));
   ExpectAnswer(Ask("", "after"));
   const std::vector<HeldAdapter> held = executor_.recovered().adapters;
@@ -28,9 +27,7 @@ TEST_F(EngineAdaptersTest, ARecoveryBringsAdaptersBack) {
 
 TEST_F(EngineAdaptersTest, ALossWhileTheWorkersReadAnAdapterBeginsTheReadAgain) {
   Begin(1);
-  executor_.HoldAdapterReads(true);
-  std::future<absl::Status> loaded = std::async(std::launch::async, [&] { return Load("poet"); });
-  while (executor_.adapter_reads().empty()) absl::SleepFor(absl::Milliseconds(1));
+  std::future<absl::Status> loaded = StartRead("poet");
   executor_.Lose(absl::UnavailableError("rank 0 is gone"));
   while (executor_.adapter_reads().size() < 2) absl::SleepFor(absl::Milliseconds(1));
   executor_.HoldAdapterReads(false);
@@ -48,9 +45,7 @@ TEST_F(EngineAdaptersTest, ALossWhileAnAdapterIsReadAgainCostsNoRequest) {
 }
 
 TEST_F(EngineAdaptersTest, AnAdapterThatANewWorkerCannotReadHoldsUpNoOther) {
-  Begin(3);
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
-  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 3);
   executor_.ChangeAdapterFiles("/poet");
   Held recovered;
   recovered.adapters.push_back(
@@ -69,8 +64,7 @@ TEST_F(EngineAdaptersTest, AnAdapterThatANewWorkerCannotReadHoldsUpNoOther) {
 }
 
 TEST_F(EngineAdaptersTest, ARequestThatIsOpenWhenItsAdapterIsDroppedHearsWhy) {
-  Begin(3);
-  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 3);
   Ticket late = MakeTicket("late", 5, 3);  // on the way to the loop meanwhile
   late.request.adapter = *registry_->Acquire("poet");
   Held recovered;

@@ -16,8 +16,7 @@ namespace {
 using testing::HasSubstr;
 
 TEST_F(EngineAdaptersTest, NamesAreShownOnceTheWorkersHaveTheAdapter) {
-  Begin(2);
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  BeginWith({"poet"}, 2);
   EXPECT_EQ(LastCall(), "adapters 1=poet");
   ASSERT_EQ(Load("lawyer"), absl::OkStatus());
   EXPECT_EQ(LastCall(), "adapters 1=poet 2=lawyer");
@@ -30,8 +29,7 @@ TEST_F(EngineAdaptersTest, NamesAreShownOnceTheWorkersHaveTheAdapter) {
 }
 
 TEST_F(EngineAdaptersTest, BadCallsChangeNothing) {
-  Begin(2);
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  BeginWith({"poet"}, 2);
   const size_t num_calls = executor_.lifecycle_calls().size();
   EXPECT_TRUE(absl::IsAlreadyExists(registry_->Load("poet", "/other", false)));
   for (const auto& [name, path] : {std::pair("", "/x"), std::pair("x", ""), std::pair("\xff", "/x")})
@@ -47,8 +45,7 @@ TEST_F(EngineAdaptersTest, BadCallsChangeNothing) {
 
 TEST_F(EngineAdaptersTest, NamesAreBoundedAndPlacesAreNot) {
   registry_options_.max_names = 2;
-  Begin(1);
-  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 1);
   const absl::Status full = Load("third");
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
   EXPECT_THAT(std::string(full.message()), HasSubstr("--max-lora-names"));
@@ -58,8 +55,7 @@ TEST_F(EngineAdaptersTest, NamesAreBoundedAndPlacesAreNot) {
 }
 
 TEST_F(EngineAdaptersTest, AnUnloadThatRequestsHoldUpChangesNothing) {
-  Begin(1);
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  BeginWith({"poet"}, 1);
   const Ticket ticket = AskPaused("poet");
   const absl::Status busy = registry_->Unload("poet");
   EXPECT_TRUE(absl::IsDeadlineExceeded(busy)) << busy;
@@ -72,9 +68,7 @@ TEST_F(EngineAdaptersTest, AnAdapterWhoseNameAnotherOneHasTakenDoesNotStay) {
   Begin(2, absl::Seconds(1));
   ASSERT_EQ(registry_->Load("poet", "/old", false), absl::OkStatus());
   const Ticket ticket = AskPaused("poet");
-  std::future<absl::Status> unloaded =
-      std::async(std::launch::async, [&] { return registry_->Unload("poet"); });
-  while (registry_->Knows("poet")) absl::SleepFor(absl::Milliseconds(1));
+  std::future<absl::Status> unloaded = StartUnload("poet");
   ASSERT_EQ(registry_->Load("poet", "/new", false), absl::OkStatus());
   EXPECT_THAT(std::string(unloaded.get().message()), HasSubstr("another one has its name now"));
   EXPECT_EQ(PathOf("poet"), "/new");
@@ -83,12 +77,9 @@ TEST_F(EngineAdaptersTest, AnAdapterWhoseNameAnotherOneHasTakenDoesNotStay) {
 }
 
 TEST_F(EngineAdaptersTest, AnUnloadWaitsForOpenRequests) {
-  Begin(1, absl::Minutes(1));
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  BeginWith({"poet"}, 1, absl::Minutes(1));
   const Ticket ticket = AskPaused("poet");
-  std::future<absl::Status> unloaded =
-      std::async(std::launch::async, [&] { return registry_->Unload("poet"); });
-  while (registry_->Knows("poet")) absl::SleepFor(absl::Milliseconds(1));
+  std::future<absl::Status> unloaded = StartUnload("poet");
   ASSERT_TRUE(engine_->Resume().ok());
   ExpectAnswer(ticket);
   EXPECT_EQ(unloaded.get(), absl::OkStatus());
@@ -132,9 +123,7 @@ TEST_F(EngineAdaptersTest, WithoutAFreePlaceALoadWaits) {
 
 TEST_F(EngineAdaptersTest, StepsGoOnWhileTheWorkersReadAnAdapter) {
   Begin(2);
-  executor_.HoldAdapterReads(true);
-  std::future<absl::Status> loaded = std::async(std::launch::async, [&] { return Load("poet"); });
-  while (executor_.adapter_reads().empty()) absl::SleepFor(absl::Milliseconds(1));
+  std::future<absl::Status> loaded = StartRead("poet");
   ExpectAnswer(Ask("", "base"));
   EXPECT_THAT(executor_.lifecycle_calls(), testing::IsEmpty());
   EXPECT_FALSE(registry_->Knows("poet"));

@@ -13,9 +13,7 @@ namespace somnus {
 namespace {
 
 TEST_F(EngineAdaptersTest, TheLeastRecentlyUsedAdapterIsForgottenAndReadAgain) {
-  Begin(2);
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
-  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 2);
   const std::string salt = (*registry_->Acquire("poet"))->salt;
   ASSERT_EQ(Load("third"), absl::OkStatus());
   EXPECT_EQ(LastCall(), "adapters 1=poet 2=third");
@@ -31,9 +29,7 @@ TEST_F(EngineAdaptersTest, TheLeastRecentlyUsedAdapterIsForgottenAndReadAgain) {
 }
 
 TEST_F(EngineAdaptersTest, AnAdapterWithOpenRequestsKeepsItsPlaceAndTheOthersTakeTurns) {
-  Begin(1);
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
-  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 1);
   const Ticket first = AskPaused("lawyer");
   const Ticket second = Ask("poet");
   while (Names() != "lawyer? poet? ") absl::SleepFor(absl::Milliseconds(1));
@@ -49,8 +45,7 @@ TEST_F(EngineAdaptersTest, AnAdapterWithOpenRequestsKeepsItsPlaceAndTheOthersTak
 }
 
 TEST_F(EngineAdaptersTest, AForgottenAdapterThatIsStillHeldComesBackOnceNobodyWaitsForItsPlace) {
-  Begin(1);
-  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 1);
   const size_t num_calls = executor_.lifecycle_calls().size();
   const Ticket first = AskPaused("lawyer"), left = Ask("poet", "left");
   while (Names() != "lawyer? poet? ") absl::SleepFor(absl::Milliseconds(1));
@@ -65,8 +60,7 @@ TEST_F(EngineAdaptersTest, AForgottenAdapterThatIsStillHeldComesBackOnceNobodyWa
 }
 
 TEST_F(EngineAdaptersTest, AnEngineWithoutRoomGetsWaitingRequestsLater) {
-  Begin(1);
-  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 1);
   ASSERT_TRUE(engine_->Pause({}).ok());
   const auto max_num_waiting = options_.queue.max_num_waiting;
   std::vector<Ticket> tickets;
@@ -86,8 +80,7 @@ TEST_F(EngineAdaptersTest, AnEngineWithoutRoomGetsWaitingRequestsLater) {
 }
 
 TEST_F(EngineAdaptersTest, WaitingRequestsCountWhateverBecomesOfTheirAdapter) {
-  Begin(1);
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
+  BeginWith({"poet"}, 1);
   registry_->NoteWaiting("poet", 1);
   ASSERT_EQ(registry_->Unload("poet"), absl::OkStatus());
   ASSERT_EQ(Load("poet"), absl::OkStatus());
@@ -98,8 +91,7 @@ TEST_F(EngineAdaptersTest, WaitingRequestsCountWhateverBecomesOfTheirAdapter) {
 }
 
 TEST_F(EngineAdaptersTest, FilesThatHaveChangedOrGoneAreAnErrorOfTheirRequestsAlone) {
-  Begin(1, absl::Minutes(1));
-  for (const char* name : {"poet", "lawyer", "third"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  BeginWith({"poet", "lawyer", "third"}, 1, absl::Minutes(1));
   executor_.ChangeAdapterFiles("/poet");
   ExpectError(Ask("poet"), absl::StatusCode::kDataLoss, "files have changed");
   Ask("poet");
@@ -115,8 +107,7 @@ TEST_F(EngineAdaptersTest, FilesThatHaveChangedOrGoneAreAnErrorOfTheirRequestsAl
 }
 
 TEST_F(EngineAdaptersTest, EveryErrorOfFilesIsAnAnswerAtOnce) {
-  Begin(1);
-  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 1);
   executor_.FailNextLifecycleCall(absl::FailedPreconditionError("rank 0: cannot open it: permission denied"));
   const size_t num_calls = executor_.lifecycle_calls().size();
   ExpectError(Ask("poet"), absl::StatusCode::kDataLoss, "unreadable");
@@ -124,8 +115,7 @@ TEST_F(EngineAdaptersTest, EveryErrorOfFilesIsAnAnswerAtOnce) {
 }
 
 TEST_F(EngineAdaptersTest, TwoAdaptersWhoseFilesHaveChangedCostNoRecovery) {
-  Begin(1);
-  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 1);
   for (const char* path : {"/poet", "/lawyer"}) executor_.ChangeAdapterFiles(path);
   ExpectError(Ask("poet"), absl::StatusCode::kDataLoss, "files have changed");
   ExpectAnswer(Ask("", "base"));
@@ -135,8 +125,7 @@ TEST_F(EngineAdaptersTest, TwoAdaptersWhoseFilesHaveChangedCostNoRecovery) {
 }
 
 TEST_F(EngineAdaptersTest, AnAdapterThatWorkersAreNotReadyForHoldsUpNoOther) {
-  Begin(1);
-  for (const char* name : {"poet", "lawyer", "third"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  BeginWith({"poet", "lawyer", "third"}, 1);
   executor_.HoldLifecycle(true);
   const Ticket slow = Ask("poet"), other = Ask("lawyer");
   while (LastCall() != "adapters 1=poet") absl::SleepFor(absl::Milliseconds(1));
@@ -151,8 +140,7 @@ TEST_F(EngineAdaptersTest, AnAdapterThatWorkersAreNotReadyForHoldsUpNoOther) {
 
 TEST_F(EngineAdaptersTest, WorkersThatAreNotReadyForTooLongAreAnError) {
   registry_options_.ready_timeout = absl::ZeroDuration();
-  Begin(1);
-  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 1);
   executor_.FailNextLifecycleCall(absl::DeadlineExceededError("rank 0: not yet"));
   ExpectError(Ask("poet"), absl::StatusCode::kUnavailable, "the workers are not ready");
 }
@@ -190,15 +178,13 @@ TEST_F(EngineAdaptersTest, ARequestAfterALoadInPlaceGetsTheNewAdapterWhileAnEarl
 }
 
 TEST_F(EngineAdaptersTest, ARequestAfterAnUnloadIsNotServedWhileAnEarlierOneIsOnItsWay) {
-  Begin(1, absl::Minutes(1));
-  for (const char* name : {"poet", "lawyer"}) ASSERT_EQ(Load(name), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 1, absl::Minutes(1));
   Ticket late = MakeTicket("late", 5, 3);
   late.request.adapter_name = "poet";
   std::future<absl::Status> unloaded;
   absl::Status refused;
   gate_->SetBeforeSubmit([&] {
-    unloaded = std::async(std::launch::async, [&] { return registry_->Unload("poet"); });
-    while (registry_->Knows("poet")) absl::SleepFor(absl::Milliseconds(1));
+    unloaded = StartUnload("poet");
     refused = engine_->Submit(late.request);
   });
   ExpectAnswer(Ask("poet", "early"));
@@ -227,9 +213,7 @@ TEST_F(EngineAdaptersTest, TheErrorOfAnUnloadedAdapterIsNotThatOfTheNextOneOfIts
 }
 
 TEST_F(EngineAdaptersTest, WaitsEndByAbortDeadlineAndUnload) {
-  Begin(1);
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
-  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 1);
   const Ticket first = AskPaused("lawyer");
   const Ticket aborted = Ask("poet", "aborted");
   Ticket late = MakeTicket("late", 5, 3);
@@ -276,9 +260,7 @@ TEST_F(EngineAdaptersTest, AnEndDoesNotWaitForWorkersThatRead) {
 }
 
 TEST_F(EngineAdaptersTest, WaitsAreBoundedAndEndWithTheEngine) {
-  Begin(1, absl::ZeroDuration(), QueueLimits{.max_num_waiting = 1});
-  ASSERT_EQ(Load("poet"), absl::OkStatus());
-  ASSERT_EQ(Load("lawyer"), absl::OkStatus());
+  BeginWith({"poet", "lawyer"}, 1, absl::ZeroDuration(), QueueLimits{.max_num_waiting = 1});
   const Ticket first = AskPaused("lawyer");
   const Ticket second = Ask("poet");
   Ask("poet", "too many");
