@@ -35,10 +35,10 @@ constexpr std::pair<GrammarKind, const char*> kWalkedSources[] = {
     {GrammarKind::kRegex, "x(a|bc){100,300}y"},
     {GrammarKind::kRegex, "(a|bc){3}(a|bc){2,}"},
     {GrammarKind::kRegex, "(a*|b){1,4}c"},
-    // One automaton in several places: what may follow it differs, and may be its own beginning.
+    // One automaton in several places: the texts behind it differ, and may be its own beginning.
     {GrammarKind::kRegex, "((a|bc){2,40}yes|x(a|bc){1,70}(12|no)?|3(a|bc){2,40}abab)"},
     {GrammarKind::kRegex, "(a|bc){1,3}|x((a|bc){1,3}[^a]){1,2}"},
-    // The part behind the first one has a class that ends beyond ASCII.
+    // The part behind the first part has a class that ends beyond ASCII.
     {GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "^[abx]?[\\uE000-\\uFFFF]*c(?:é){0}$"})"},
     {GrammarKind::kEbnf, "root ::= first [\\uE000-\\U0010FFFF]* \"yes\"\nfirst ::= \"\" | [a-z]"},
     {GrammarKind::kEbnf, "root ::= first [^\\u4E61-\\u4E63] \"x\"\nfirst ::= \"\" | [abx]"},
