@@ -233,6 +233,24 @@ TEST_F(EngineCheckTest, ALossWithinTheCheckBeginsItAgain) {
   EXPECT_EQ(executor_.recoveries(), (Calls{"awake", "awake"}));
 }
 
+// The engine begins with a check, which must not find an executor that cannot tell of a recovery's end yet.
+TEST_F(EngineCheckTest, ALossWithinTheFirstCallIsRecovered) {
+  struct LateCallbacks : FakeExecutor {
+    using FakeExecutor::FakeExecutor;
+    void OnRecovered(std::function<void(absl::Status)> callback) override {
+      absl::SleepFor(absl::Milliseconds(20));
+      FakeExecutor::OnRecovered(std::move(callback));
+    }
+  };
+  LateCallbacks executor(SmallWorker(options_));
+  executor.SetRecovery(FakeExecutor::Recovery::kSucceeds);
+  executor.SetChecked({.fingerprint = kGood, .machines = "cpu of a", .bitwise = true});
+  executor.BeforeNextCheck([&] { executor.Lose(kLoss); });
+  EngineLoop engine(options_, &executor, &observer_);
+  ASSERT_TRUE(engine.Sleep({}).ok());  // in its turn behind the check
+  EXPECT_EQ(executor.recoveries(), Calls{"awake"});
+}
+
 TEST_F(EngineCheckTest, WhatWasNotCheckedIsNotServed) {
   Start();
   ASSERT_TRUE(engine_->Sleep({}).ok());
