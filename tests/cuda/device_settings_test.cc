@@ -108,7 +108,7 @@ TEST_F(DeviceSettingsTest, WhatIsNoSwitchIsAnError) {
   EXPECT_NE(status.message().find("everything"), std::string::npos) << status;
 }
 
-// The second kernel does not call GridDependencyWait, as a kernel that may start early must.
+// The second kernel does not call GridDependencyWait, though a kernel that may start early must.
 void WriteKernel(int* value) {
   cuda::GridDependencyLaunch();
   for (int i = 0; i < 50; ++i) cuda::emulator::Yield(false);
