@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Builds from nothing and prints where the time goes: build_profile.py [--cuda] [--slowest N] [BAZEL TARGETS]
 
-Without targets it builds what the quickstart builds. Nothing that was built before is used or touched: the build has an
-output folder of its own, which is removed, and no disk cache. The seconds of a folder or a file are the elapsed times of
-its actions, of which as many run at once as there are jobs: they are meaningful on a quiet machine only. The CPU seconds
+Without targets the script builds the targets of the quickstart. Nothing that was built before is used or touched: the build has
+an output folder of its own, which is removed, and no disk cache. The seconds of a folder or a file are the elapsed times of its
+actions, of which as many run at once as there are jobs: elapsed times are meaningful on a quiet machine only. The CPU seconds
 are meaningful on any machine.
 """
 import argparse
@@ -80,7 +80,7 @@ def main():
                 print(report(actions(profile), wall, cpu, args.slowest))
         finally:
             bazel("shutdown")
-            # Bazel makes its folders read-only.
+            # Bazel makes the folders read-only.
             subprocess.run(["chmod", "-R", "u+w", folder], check=False)
     return code
 

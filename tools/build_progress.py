@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs `bazel build` or `bazel test` with little noise: build_progress.py BAZEL ARGUMENTS...
 
-On a terminal one line shows the progress and moves; elsewhere a line is written every 30 seconds. What else Bazel
-writes goes into a log file: when Bazel fails, the log is printed as a whole, stays, and is named; otherwise it is
-removed. The exit code is Bazel's.
+On a terminal one line shows the progress and moves; elsewhere a line is written every 30 seconds. All other output of Bazel
+goes into a log file: when Bazel fails, the log is printed as a whole, stays, and is named; otherwise it is removed. The exit
+code is Bazel's.
 """
 import os
 import re
@@ -22,7 +22,7 @@ PROGRESS = re.compile(r"^(\[[\d,]+ / [\d,]+\]|Loading:|Analyzing:)")
 
 
 class Progress:
-    """What is shown while Bazel works. `write` takes text; `clock` returns seconds; `columns` is 0 without a terminal."""
+    """The display while Bazel works. `write` takes text; `clock` returns seconds; `columns` is 0 without a terminal."""
 
     def __init__(self, write, columns, clock=time.monotonic):
         self._write, self._columns, self._clock = write, columns, clock
@@ -81,7 +81,7 @@ def write_stderr(text):
 def main(command):
     columns = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
     progress = Progress(write_stderr, columns)
-    # Bazel gets a terminal's Ctrl-C itself, and ends in its own way.
+    # Bazel itself gets a terminal's Ctrl-C, and ends in its own way.
     signal.signal(signal.SIGINT, lambda *_: None)
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())

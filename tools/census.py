@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Prints what a reviewer should look at, beside the figures of codebases that this one wants to stand among.
+"""Prints the places that a reviewer should look at, beside the figures of codebases that this codebase wants to stand among.
 
     tools/census.py                         the whole repository
     tools/census.py coordinator worker/comm only these folders
     tools/census.py --root DIR --top 40     another checkout, longer lists
 
-The tables: the tree as a whole beside its peers; classes by functions, data members, files and lines; part files (a
-source file without a class of its own, whose functions belong to a class that another file declares); long functions;
-wide folders; and the language of comments, as the share of words that point at a thing without naming the thing. The
-census fails nothing: a number is a question to the reviewer, not a limit.
+The tables: the tree as a whole beside the peers; classes by functions, data members, files and lines; part files (a source file
+without a class of its own, whose functions belong to a class that another file declares); long functions; wide folders; and the
+language of comments, as the share of words that point at a thing without naming the thing. The census fails nothing: a number
+is a question to the reviewer, not a limit.
 
-The parser knows no grammar. Comments, strings and preprocessor lines are blanked, and a statement is told by its
-tokens, as clang-format lays them out. A class is one of a folder: functions that another folder defines belong to the
-class only if no other class has the name.
+The parser knows no grammar. Comments, strings and preprocessor lines are blanked, and a statement is told by tokens, in the
+layout of clang-format. A class belongs to a folder: functions that another folder defines belong to the class only if no other
+class has the name.
 """
 import argparse
 import ast
@@ -105,7 +105,7 @@ class CppFile:
             at = self.scope(at, None) + 1
 
     def after(self, at):
-        """The place behind the bracket that closes the one at `at`."""
+        """The place behind the bracket that closes the bracket at `at`."""
         depth = 0
         while at < len(self.tokens):
             token = self.tokens[at][0]
@@ -122,7 +122,7 @@ class CppFile:
         return at
 
     def statement(self, at, owner):
-        """Reads one declaration and returns the place behind it."""
+        """Reads one declaration and returns the place behind the declaration."""
         first, head = at, []
         while at < len(self.tokens):
             token = self.tokens[at][0]
@@ -194,7 +194,7 @@ class CppFile:
         self.functions.append(Function(owner.name if owner else "::".join(parts[:-1]), parts[-1], self.path, first, last))
 
     def declared(self, head, owner):
-        """A statement that ends with a semicolon: what the class gets by it."""
+        """A statement that ends with a semicolon: a member or a function declared by the statement."""
         head = without_prefix(head)
         if not owner or not head or head[0] in SKIPPED or "friend" in head or head[0] in ("class", "struct", "union", "enum"):
             return
@@ -209,7 +209,7 @@ def is_name(token):
 
 
 def without_prefix(head):
-    """The statement without template parameters, attributes and their arguments."""
+    """The statement without template parameters and attributes, and without the attributes' arguments."""
     plain, at = [], 0
     while at < len(head):
         if head[at] == "template":
@@ -261,7 +261,7 @@ def qualified(head):
 
 
 def kind_of(head):
-    """(kind, name) of the block after these tokens: a namespace, a class, a function, or an initializer."""
+    """(kind, name) of the block after the given tokens: a namespace, a class, a function, or an initializer."""
     plain = without_prefix(head)
     if "namespace" in plain[:2] or plain[:1] == ["extern"] and len(plain) == 2:
         return "namespace", ""
@@ -376,7 +376,7 @@ class Tree:
             self.functions += file.functions
 
     def owner(self, function):
-        """The class that the function belongs to: of the same file, else of the folder, else the only one there is."""
+        """The class that the function belongs to: of the same file, else of the folder, else the only class with the name."""
         if not function.owner:
             return None
         known = [declared for declared in self.index[function.owner.split("::")[-1]]
@@ -402,8 +402,8 @@ class Tree:
     def part_files(self):
         """(path, class) of source files without a class of their own, whose functions belong to a class of the folder.
 
-        A class that is declared in another one, like `class Loop::Update` beside the functions of Loop, is no class of
-        the file's own.
+        A class that is declared in another class, like `class Loop::Update` beside the functions of Loop, is no class of the
+        file's own.
         """
         outer = {declared.name for declared in self.classes}
         with_class = {declared.path for declared in self.classes if declared.name.rpartition("::")[0] not in outer}
@@ -444,7 +444,7 @@ def paths(root, rooms):
 
 
 def room_of(path):
-    """The folder at the second level, or the one above for files that lie there."""
+    """The folder at the second level, or the folder above for files that lie there."""
     return "/".join(os.path.dirname(path).split("/")[:2])
 
 
@@ -453,7 +453,7 @@ def percent(part, whole, digits=1):
 
 
 def summary(tree, files):
-    """The cells of PEER_COLUMNS for these files."""
+    """The cells of PEER_COLUMNS for the files."""
     functions = [function.lines for function in tree.functions if function.path in files]
     lines = sum(tree.files[path] for path in files)
     commented = sum(len(text.splitlines()) for path in files for _, text, _ in tree.comments[path])

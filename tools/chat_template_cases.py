@@ -37,7 +37,7 @@ CONVERSATIONS = [
     {"messages": "text"},
     {"messages": [{"role": "system", "content": "only system"}], "tools": None, "add_generation_prompt": False},
 ]
-# Llama 3's template needs bos_token; the last conversations show what its absence does.
+# Llama 3's template needs bos_token; the last conversations show the result without bos_token.
 CONVERSATIONS = [{"bos_token": "<|bos|>", "eos_token": "<|eos|>", **c} for c in CONVERSATIONS[:-3]] + CONVERSATIONS[-3:]
 
 # The variables of the micro templates.

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 
-# Room (the longest prefix counts) -> what it may depend on besides itself and base, which all rooms may use. A name
+# Room (the longest prefix counts) -> the rooms on which it may depend besides itself and base, which all rooms may use. A name
 # with a dot is one file, any other is a folder.
 ARROWS = {
     "base": [],
@@ -22,25 +22,25 @@ ARROWS = {
     "text": ["checkpoint"],
     # A language of its own, independent of models.
     "text/jinja": [],
-    # What models write: tool calls and reasoning. Only templates say what a model writes.
+    # The texts that models write: tool calls and reasoning. Only templates say how a model writes.
     "text/tools": ["text/jinja"],
     "coordinator": ["proto", "checkpoint", "text"],
     # A request consists of values alone.
     "coordinator/request": [],
-    # Grammars and tokens: of requests only the constraint that they have.
+    # Grammars and tokens: of requests only the constraint.
     "coordinator/structured": ["proto", "coordinator/request", "text/tokenizer"],
-    # Policies do no I/O and see no device: they see only requests, blocks and steps.
+    # Policies do no I/O and see no device, but only requests, blocks and steps.
     "coordinator/scheduler": ["proto", "coordinator/block_manager", "coordinator/request"],
     "coordinator/block_manager": [],
-    # Values that say what sleeps, in which state an engine is, and why.
+    # Values that say which tags sleep, in which state an engine is, and why.
     "coordinator/residency": ["proto"],
-    # The engine and all that it needs know neither clients nor the command line.
+    # The engine and everything below know neither clients nor the command line.
     "coordinator/executor": ["proto", "coordinator/block_manager", "coordinator/residency"],
     "coordinator/engine": ["proto", "coordinator/block_manager", "coordinator/executor", "coordinator/request",
                            "coordinator/residency", "coordinator/scheduler"],
     "coordinator/adapters": ["coordinator/engine", "coordinator/request", "coordinator/residency"],
     "coordinator/metrics": ["proto", "coordinator/block_manager", "coordinator/engine", "coordinator/request"],
-    # Several engines behind one queue: they know neither processes nor clients.
+    # Several engines behind one queue, without knowledge of processes or clients.
     "coordinator/replicas": ["coordinator/block_manager", "coordinator/engine", "coordinator/executor", "coordinator/request",
                              "coordinator/residency", "coordinator/scheduler"],
     # Several models that share devices: one Engine each, and the policy that says which is awake.
@@ -74,9 +74,9 @@ ARROWS = {
     "coordinator/http_server": ["proto", "coordinator/console", "coordinator/adapters", "coordinator/engine", "coordinator/http", "coordinator/messages",
                                 "coordinator/metrics", "coordinator/openai", "coordinator/operators", "coordinator/records",
                                 "coordinator/residency", "coordinator/responses", "coordinator/token_routes"],
-    # What is written down of requests: the access log.
+    # The records of requests: the access log.
     "coordinator/records": ["coordinator/request"],
-    # Spans of requests, and the collector that gets them.
+    # Spans of requests, and the collector that gets the spans.
     "coordinator/traces": ["coordinator/records", "coordinator/request"],
     "coordinator/flags": ["proto", "checkpoint", "coordinator/engine", "coordinator/http", "coordinator/metrics",
                           "coordinator/request", "coordinator/scheduler", "coordinator/several_models", "coordinator/structured",
@@ -85,12 +85,12 @@ ARROWS = {
     "coordinator/group": ["proto", "checkpoint", "coordinator/block_manager", "coordinator/executor", "coordinator/flags",
                           "coordinator/membership", "coordinator/residency"],
     "tools": ["proto"],
-    # What a machine is and can do: for benchmarks and the doctor.
+    # The facts and abilities of a machine: for benchmarks and the doctor.
     "tools/probe": [],
-    # Benchmarks run kernels, the model, the scheduler and the trace of its steps in process, beside the served ones.
+    # Benchmarks run kernels, the model, the scheduler and the trace of its steps in process, beside served models.
     "tools/bench": ["proto", "checkpoint", "kernels", "worker", "allocator", "tools/http", "tools/cli", "tools/probe", "coordinator/request",
                     "coordinator/scheduler", "coordinator/block_manager", "coordinator/metrics", "coordinator/structured", "text/tokenizer"],
-    # What a worker would choose on this host, by the worker's own rules.
+    # The choices that a worker would make on this host, by the worker's own rules.
     "tools/doctor": ["checkpoint", "kernels", "worker", "allocator", "tools/probe"],
     # The command line asks servers, and the doctor.
     "tools/cli": ["proto", "checkpoint", "tools/http", "tools/doctor"],
@@ -126,7 +126,7 @@ def allowed(folder, target):
     for known in ["base", *ARROWS[room]]:
         if target == known or ("." not in os.path.basename(known) and (target + "/").startswith(known + "/")):
             return True
-    # The parts of a room may depend on each other, except those that have a row of their own.
+    # The parts of a room may depend on each other, except parts that have a separate row.
     return room == top and target.split("/")[0] == top
 
 
@@ -189,7 +189,7 @@ def headers(root):
 
 
 def shared_names(root):
-    """Two classes of one name in one namespace: a binary with both behaves as if one of them did not exist."""
+    """Two classes of one name in one namespace: a binary with both behaves as if only one existed."""
     seen = {}
     for path in headers(root):
         here = os.path.relpath(path, root)

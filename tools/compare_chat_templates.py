@@ -100,7 +100,7 @@ def main():
 
 
 def write_golden(path, cases, wanted, withhold):
-    """One header with the contexts and templates, then one line per render. withhold: no template texts."""
+    """A header with the contexts and templates, then a line per render. withhold: no template texts."""
     contexts, templates, entries = [], [], []
     for (template, context), want in zip(cases, wanted):
         if template not in templates:

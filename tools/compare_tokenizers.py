@@ -117,7 +117,7 @@ def compare(binary, directory, args):
 
 
 def write_golden(path, directory, args):
-    """Short strings only, each with its ids and what they decode to."""
+    """Short strings only, each with the ids and their decoded text."""
     tokenizer = Tokenizer.from_file(directory + "/tokenizer.json")
     specials = [t.content for t in tokenizer.get_added_tokens_decoder().values()]
     strings = [s for s in make_strings(args.count * 4, args.seed, specials) if len(s) < 120][-args.count:]

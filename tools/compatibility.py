@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the tables of docs/compatibility.md: vLLM's names beside what the sources have of them.
+"""Makes the tables of docs/compatibility.md: vLLM's names beside the names in the sources.
 
 Usage: tools/compatibility.py           writes the tables into the page, between its marks
        tools/compatibility.py --check   ends with 1 where the page has other tables (tests/tools/docs_test.py)
-What is here is read from the sources: flags from coordinator/flags/*.cc, fields from coordinator/openai/field_table.cc, routes
-from coordinator/http/routes.cc, metrics from coordinator/metrics/*.cc. vLLM's names below are those of its version 0.33; a word
-behind a name says what somebody who used the name does here.
+Somnus's names are read from the sources: flags from coordinator/flags/*.cc, fields from coordinator/openai/field_table.cc,
+routes from coordinator/http/routes.cc, metrics from coordinator/metrics/*.cc. vLLM's names below belong to version 0.33; a word
+behind a name tells a user of the name what to do here.
 """
 import glob
 import os
@@ -15,7 +15,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "docs", "compatibility.md")
 
-# Flags of `vllm serve`. "": only the sources say whether the flag is here. "...": what takes its place, or why nothing does.
+# Flags of `vllm serve`. "": only the sources say whether the flag is here. "...": the replacement, or why there is none.
 FLAGS = {
     "model": "", "served-model-name": "", "dtype": "", "quantization": "", "max-model-len": "", "load-format": "", "seed": "",
     "generation-config": "", "config": "", "runner": "", "chat-template": "", "default-chat-template-kwargs": "",
@@ -228,7 +228,7 @@ def read(pattern):
 
 
 def here_flags():
-    """The flag by each of its names: a name, or an alias."""
+    """The flag by each name: the flag's name, or an alias."""
     flags = {}
     for row in re.split(r"(?=Flag::\w+(?:<[\w:]+>)?\()", read("coordinator/flags/*.cc")):
         name = re.match(r'Flag::\w+(?:<[\w:]+>)?\(\s*"([a-z0-9-]+)"', row)
@@ -242,7 +242,7 @@ def here_flags():
 
 
 def here_fields():
-    """What the table says of a field: {name: description}; "" is a field that is refused."""
+    """The words of the table about fields: {name: description}; "" is a field that is refused."""
     fields = {}
     for name, text in re.findall(r'\{"(\w+)",\s*k\w+,\s*"([^"]*)"', read("coordinator/openai/field_table.cc")):
         fields[name] = text or fields.get(name, "")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Keeps Bazel's disk cache within a bound: trim_cache.py FOLDER GIB
 
-Bazel itself never removes anything from it. Where the caches of FOLDER (one for each toolchain: disk_cache in env.sh)
-have more than GIB, the files that were not used for the longest time are removed until three quarters of that are left,
-so that not every build has some to remove. A file was last used when it was last read, as far as the file system notes
-that (relatime: once a day), or else written. A build that misses a file makes it again. What else is in FOLDER is not
-looked at, and what cannot be removed stays. Says how much was removed, and nothing where nothing was.
+Bazel itself never removes anything from the cache. Where the caches of FOLDER (one for each toolchain: disk_cache in env.sh)
+have more than GIB, the files that were not used for the longest time are removed until three quarters of that are left, so that
+not every build has files to remove. A file was last used when it was last read, as far as the file system notes that (relatime:
+once a day), or else written. A build that misses a file makes it again. Other files in FOLDER are not looked at, and files that
+cannot be removed stay. Says how much was removed, and nothing where nothing was.
 """
 import argparse
 import glob
@@ -18,7 +18,7 @@ CACHE_NAME = "[0-9a-f]" * 16
 
 
 def files_in(folder):
-    """(last use in seconds, bytes, path) of each file of its caches; what vanishes meanwhile is passed over."""
+    """(last use in seconds, bytes, path) of each file in the folder's caches; files that vanish meanwhile are passed over."""
     for cache in glob.glob(os.path.join(glob.escape(folder), CACHE_NAME)):
         for directory, _, names in os.walk(cache):
             for name in names:

@@ -45,13 +45,12 @@ EngineLoop::EngineLoop(EngineOptions options, Executor* executor, EngineObserver
       prefixes_(options_.pins, options_.scheduler, [events = events_] { events->Wake(); }),
       loop_(options_, executor, observer,
             {.mail = &mail_, .board = &board_, .prefixes = &prefixes_, .views = &views_, .events = events_}) {
-  {
-    absl::MutexLock lock(&join_mu_);
-    thread_ = std::thread([this] { loop_.Run(); });
-  }
+  // Before the loop begins: its first call may lose the group, and the end of that recovery must be told.
   executor_->OnFailure([events = events_](absl::Status status) { events->PostFailure(std::move(status)); });
   executor_->OnRecovered(
       [events = events_](absl::Status status) { events->PostRecovered(std::move(status)); });
+  absl::MutexLock lock(&join_mu_);
+  thread_ = std::thread([this] { loop_.Run(); });
 }
 
 EngineLoop::~EngineLoop() { DrainAndStop(absl::ZeroDuration()); }

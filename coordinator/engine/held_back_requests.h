@@ -30,6 +30,11 @@ class HeldBackRequests {
   }
   // All requests, in the order of arrival.
   std::vector<EngineRequest> TakeAll() { return std::exchange(requests_, {}); }
+  // No command waits any longer: all requests, in the order of arrival.
+  std::vector<EngineRequest> EndWait() {
+    waits_ = false;
+    return TakeAll();
+  }
   // The requests that nobody holds back any longer: all where no command waits, else the requests that end
   // now, at their deadline or by an abort; the scheduler ends them.
   std::vector<EngineRequest> TakeDue(MonotonicTime now, const std::vector<std::string>& aborted) {

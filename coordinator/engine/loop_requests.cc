@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "coordinator/engine/recovery_book.h"
 #include "coordinator/request/request_trail.h"
 
 namespace somnus {
@@ -72,6 +72,21 @@ void LoopRequests::EndWithoutAdapter() {
 void LoopRequests::EndWithoutAdapter(const SequencePtr& sequence) {
   if (parts_.scheduler.Abort(sequence->request.id) == nullptr) return;
   End(sequence, FinishReason::kError, parts_.holdings.WhyDropped(*sequence->request.adapter));
+}
+
+void LoopRequests::EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason) {
+  for (const SequencePtr& sequence : suspects) {
+    if (RequestTrail* const trail = sequence->request.trail.get(); trail != nullptr)
+      trail->Note(TrailEvent::kInterrupted, reason.message());
+    if (!parts_.recovery.Suspect(sequence.get())) continue;
+    parts_.scheduler.Abort(sequence->request.id);
+    const absl::Status error =
+        absl::UnavailableError(absl::StrCat("the request was being computed at ", sequence->num_failures,
+                                            " failures of the workers; the last: ", reason.message()));
+    LogWarning("{}request {} ended: {}", parts_.options.log_name, sequence->request.name(),
+               std::string(error.message()));
+    End(sequence, FinishReason::kError, error);
+  }
 }
 
 void LoopRequests::EndAll(FinishReason reason, const absl::Status& error) {

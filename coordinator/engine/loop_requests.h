@@ -22,6 +22,7 @@
 #include "coordinator/engine/engine_observer.h"
 #include "coordinator/engine/engine_options.h"
 #include "coordinator/engine/group_holdings.h"
+#include "coordinator/engine/recovery_book.h"
 #include "coordinator/request/expiry.h"
 #include "coordinator/scheduler/scheduler.h"
 
@@ -34,6 +35,7 @@ class LoopRequests {
     const EngineOptions& options;
     Scheduler& scheduler;
     const GroupHoldings& holdings;
+    const RecoveryBook& recovery;
     EngineObserver& observer;
     EngineBoard& board;
     CallersMail& mail;
@@ -50,6 +52,9 @@ class LoopRequests {
   void EndExpired(MonotonicTime now);
   // Ends the requests whose adapter a recovery has dropped.
   void EndWithoutAdapter();
+  // Requests that were in flight at a loss may be its cause: ends the requests that were in flight at too
+  // many losses, of which `reason` is the last. The scheduler has the sequences again (Scheduler::Recover).
+  void EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason);
   void EndAll(FinishReason reason, const absl::Status& error = absl::OkStatus());
   void End(const SequencePtr& sequence, FinishReason reason, const absl::Status& error);
   // `now`: of the wall clock.

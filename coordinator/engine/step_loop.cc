@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "coordinator/engine/commands/self_check_command.h"
 #include "coordinator/engine/loop_view.h"
-#include "coordinator/request/request_trail.h"
 
 namespace somnus {
 
@@ -21,7 +20,7 @@ StepLoop::StepLoop(const EngineOptions& options, Executor* executor, EngineObser
       views_(*shared.views),
       events_(std::move(shared.events)),
       steps_(options, executor, &parts_.scheduler, shared.board),
-      requests_({options, parts_.scheduler, parts_.holdings, parts_.observer, board_, mail_},
+      requests_({options, parts_.scheduler, parts_.holdings, parts_.recovery, parts_.observer, board_, mail_},
                 [this] { PublishStats(); }),
       lane_(options.log_name, shared.board),
       group_epoch_(executor->group_epoch()) {
@@ -208,8 +207,7 @@ void StepLoop::Fail(const absl::Status& status) {
   LogError("{}the engine has failed: {}", parts_.options.log_name, std::string(status.message()));
   board_.Fail(std::string(status.message()));
   for (EngineRequest& request : mail_.TakeRequests()) parts_.scheduler.Add(std::move(request));
-  held_back_.set_waits(false);
-  ReleaseHeldBack();
+  requests_.Add(held_back_.EndWait());
   steps_.Clear();
   const absl::Status error = absl::UnavailableError(absl::StrCat("the engine failed: ", status.message()));
   if (parts_.options.hand_over) {
@@ -238,7 +236,7 @@ void StepLoop::Lose(const absl::Status& reason) {
   parts_.recovery.Begin(parts_.options.monotonic_now());
   // Where a group is given up, its requests in flight may go on at another replica, unless a request was in
   // flight at too many losses.
-  if (recovers || parts_.options.hand_over) EndSuspects(parts_.scheduler.Recover(), reason);
+  if (recovers || parts_.options.hand_over) requests_.EndSuspects(parts_.scheduler.Recover(), reason);
   SwitchState(EngineState::kRecovering, std::string(reason.message()));
   HandOver();
   if (!recovers) return parts_.executor.Dismiss(reason);
@@ -247,24 +245,9 @@ void StepLoop::Lose(const absl::Status& reason) {
   NoteNewEpoch();
 }
 
-void StepLoop::EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason) {
-  for (const SequencePtr& sequence : suspects) {
-    if (RequestTrail* const trail = sequence->request.trail.get(); trail != nullptr)
-      trail->Note(TrailEvent::kInterrupted, reason.message());
-    if (!parts_.recovery.Suspect(sequence.get())) continue;
-    parts_.scheduler.Abort(sequence->request.id);
-    const absl::Status error =
-        absl::UnavailableError(absl::StrCat("the request was being computed at ", sequence->num_failures,
-                                            " failures of the workers; the last: ", reason.message()));
-    LogWarning("{}request {} ended: {}", parts_.options.log_name, sequence->request.name(),
-               std::string(error.message()));
-    requests_.End(sequence, FinishReason::kError, error);
-  }
-}
-
 void StepLoop::HandOver() {
   if (!parts_.options.hand_over) return;
-  ReleaseHeldBack();
+  requests_.Add(held_back_.TakeAll());
   requests_.HandOver();
 }
 
@@ -334,18 +317,15 @@ void StepLoop::CheckWait() {
   // The state stays, since the other command changes the state at once.
   if (lane_.EndsWaits()) return End(absl::AbortedError("another call has ended the wait for open requests"));
   if (parts_.scheduler.has_sequences()) return;
-  held_back_.set_waits(false);
-  ReleaseHeldBack();
+  requests_.Add(held_back_.EndWait());
   lane_.current()->OnSettled(this);
 }
 
 void StepLoop::EndWaitingCommand(const absl::Status& reason) {
-  held_back_.set_waits(false);
+  requests_.Add(held_back_.EndWait());
   SwitchToRest();
   End(reason);
 }
-
-void StepLoop::ReleaseHeldBack() { requests_.Add(held_back_.TakeAll()); }
 
 void StepLoop::FinishCall(LoopMail::CallResult result) {
   if (!lane_.Awaits(result.call)) return;  // a loss of the group has interrupted that call
@@ -382,8 +362,7 @@ void StepLoop::QueueSelfCheck() {
 }
 
 void StepLoop::End(absl::StatusOr<TransitionReport> result) {
-  held_back_.set_waits(false);
-  ReleaseHeldBack();
+  requests_.Add(held_back_.EndWait());
   lane_.current()->OnEnd(this);
   const CommandLane::Ended ended = lane_.Retire();
   PublishStats();

@@ -81,8 +81,6 @@ class StepLoop : private LoopAccess {
   void FailGroup(const absl::Status& status);
   // Starts to recover the group, or, after too many losses, to end the group.
   void Lose(const absl::Status& reason) override;
-  // Requests that were in flight at a loss may be the cause: ends requests that were in flight at too many.
-  void EndSuspects(const std::vector<SequencePtr>& suspects, const absl::Status& reason);
   void FinishRecovery(const absl::Status& status);
   void InterruptCommand(const absl::Status& reason);
 
@@ -92,7 +90,6 @@ class StepLoop : private LoopAccess {
   void CheckWait();
   // Ends the wait of the command under way, which has changed nothing.
   void EndWaitingCommand(const absl::Status& reason);
-  void ReleaseHeldBack();
   void FinishCall(LoopMail::CallResult result);
   // Ends the command under way, as operators ask by AbortCall.
   void AbortCommand(CallersMail::AbortReply reply);

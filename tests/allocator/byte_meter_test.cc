@@ -44,7 +44,7 @@ class MeterTest : public testing::TestWithParam<BackupPolicy> {
   void SetUp() override {
     if (GetParam() == BackupPolicy::kCompress && !CheckCompression().ok()) GTEST_SKIP() << "no zstd";
   }
-  // A chunk, of which each call of the driver moves one, has two units.
+  // A chunk has two units; each call of the driver moves one chunk.
   template <typename Driver>
   Driver* Open(std::unique_ptr<Driver> owned, int64_t unit) {
     Driver* const driver = owned.get();
@@ -127,7 +127,7 @@ TEST_P(MeterTest, NothingIsCountedOutsideAScope) {
   EXPECT_EQ(meter_.bytes(), 0);
 }
 
-// The host's driver, whose pages may be kept in place of a copy, and whose file is read into the pages.
+// The host's driver, which may keep pages in place of a copy, and reads the file into the pages.
 TEST_P(MeterTest, TheHostsMemoryIsCountedAsItBecomesResident) {
   constexpr int64_t kPage = 2 << 20;
   Open(MakeHostVmmDriver({.num_threads = 2}), kPage);

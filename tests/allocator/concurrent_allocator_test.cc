@@ -1,5 +1,5 @@
-// Four threads on one allocator, each with regions of its own in tags that all of them put to sleep and wake
-// up: every region has the contents that its owner wrote, whatever the others do, and nothing is left at the
+// Four threads on one allocator, each with private regions in tags that all four put to sleep and wake up:
+// every region has the contents that its owner wrote, despite the other threads, and nothing is left at the
 // end.
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ struct Area {
   int64_t row_bytes = 0, num_rows = 1;
   int64_t wanted = 0;  // bytes of each row
   char pattern = 0;    // 0: nothing was written
-  int losses = 0;      // of the tag, when it was written
+  int losses = 0;      // of the tag, when the area was written
 };
 
 struct Counts {
@@ -55,7 +55,7 @@ struct Counts {
 struct Case {
   std::string name;
   BackupPolicy backup;
-  bool fake;  // the driver: its memory cannot be used, but it knows what a device would refuse
+  bool fake;  // the driver: no usable memory, but refuses as a device does
 };
 
 class ConcurrentAllocatorTest : public testing::TestWithParam<Case> {
@@ -80,7 +80,7 @@ class ConcurrentAllocatorTest : public testing::TestWithParam<Case> {
 
   int64_t driver_unit() const { return GetParam().fake ? FakeVmmDriver::kUnit : 2 << 20; }
 
-  // A thread: random calls on its own regions, and on the tags.
+  // A thread: random calls on the thread's regions, and on the tags.
   class Actor {
    public:
     Actor(ConcurrentAllocatorTest* test, int number) : test_(*test), random_(number) {}
@@ -150,7 +150,7 @@ class ConcurrentAllocatorTest : public testing::TestWithParam<Case> {
       Area* const area = SomeArea();
       if (area == nullptr) return;
       {
-        // A change of the tag may be under way: it holds the gate.
+        // A change of the tag that is under way holds the gate.
         std::shared_lock<std::shared_mutex> lock(area->tag->gate, std::try_to_lock);
         test_.counts_.frees_asleep += !lock.owns_lock() || area->tag->asleep;
       }
@@ -200,7 +200,7 @@ class ConcurrentAllocatorTest : public testing::TestWithParam<Case> {
       const absl::Status status = test_.allocator_->Resize(area->data, wanted);
       if (IsRefusal(status) || absl::IsResourceExhausted(status)) return;
       ASSERT_TRUE(status.ok()) << status;
-      if (wanted > area->wanted) area->pattern = 0;  // until it is written again
+      if (wanted > area->wanted) area->pattern = 0;  // until the next write
       area->wanted = wanted;
       ++test_.counts_.resizes;
     }
@@ -253,7 +253,7 @@ class ConcurrentAllocatorTest : public testing::TestWithParam<Case> {
       }
     }
 
-    // Another thread's change is between its two phases, or a region sleeps with its contents.
+    // Another thread's change is between the two phases, or a region sleeps with contents.
     bool IsRefusal(const absl::Status& status) {
       const bool refused = absl::IsFailedPrecondition(status);
       test_.counts_.refusals += refused;
@@ -289,7 +289,7 @@ TEST_P(ConcurrentAllocatorTest, ContentsAreTheirOwners) {
   for (int i = 0; i < kNumThreads; ++i) actors.push_back(std::make_unique<Actor>(this, i));
   for (auto& actor : actors) threads.emplace_back([&actor, num_calls] { actor->Run(num_calls); });
   for (std::thread& thread : threads) thread.join();
-  // Each of these has happened.
+  // Each kind of event has happened.
   for (const std::atomic<int>* count : {&counts_.sleeps, &counts_.wakes, &counts_.aborts, &counts_.refusals,
                                         &counts_.checks, &counts_.frees_asleep, &counts_.resizes})
     EXPECT_GT(*count, 0);

@@ -1,5 +1,4 @@
-// Which calls of the CUDA driver are made, and how often, through a fake of it: needs CUDA's header, and no
-// GPU.
+// The calls of the CUDA driver and their numbers, through a fake driver: needs CUDA's header, and no GPU.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -81,7 +80,7 @@ TEST(CudaVmmCalls, ChunksAreOfTheWantedSize) {
   EXPECT_EQ(Make(fake, {.chunk_bytes = 1})->ChunkBytes(), FakeCudaDriver::kGranularity);
 }
 
-// The KV cache of a large GPU: one call for every GiB, or one for the whole where that is enough.
+// The KV cache of a large GPU: a call for every GiB, or a single call where a single call is enough.
 TEST(CudaVmmCalls, LargeRegionTakesFewCalls) {
   FakeCudaDriver fake(/*reports_rdma=*/false);
   const auto driver = Make(fake);
@@ -96,7 +95,8 @@ TEST(CudaVmmCalls, LargeRegionTakesFewCalls) {
   EXPECT_EQ(fake.calls("cuMemRelease"), 111);
 }
 
-// Backups of ranks on GPUs take the host's memory like those of ranks on CPUs, and so go through its account.
+// Backups of ranks on GPUs take the host's memory like backups of ranks on CPUs, and so go through the host's
+// account.
 class PinnedMemoryTest : public testing::Test {
  protected:
   ~PinnedMemoryTest() override { unlink(path_.c_str()); }
@@ -192,7 +192,7 @@ TEST_F(PinnedMemoryTest, IsTakenFromTheNodesThatWereNamed) {
 }
 
 TEST(CudaPciBusId, IsWrittenAsTheKernelDoes) {
-  const FakeCudaDriver fake;  // all of its attributes are 1
+  const FakeCudaDriver fake;  // all attributes are 1
   EXPECT_EQ(*CudaPciBusId(fake.api(), 0), "0001:01:01.0");
 }
 

@@ -1,4 +1,4 @@
-// With a GPU: sleep and wake on it. Without one: the error names what is missing.
+// With a GPU: sleep and wake on the GPU. Without a GPU: the error names the missing part.
 
 #include "allocator/cuda_vmm_driver.h"
 

@@ -1,4 +1,4 @@
-// The account of a host's memory: what two processes take together is never more than there was.
+// The account of a host's memory: two processes together never take more than there was.
 
 #include "allocator/host_account.h"
 
@@ -46,7 +46,7 @@ TEST_F(HostAccountTest, WhatOneReservedTheOtherDoesNotGet) {
   const absl::Status refused = second->Reserve(60).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused));
   EXPECT_EQ(refused.message(), "60 bytes of host memory asked for, 40 available, 20 missing");
-  EXPECT_TRUE(second->Reserve(40).ok());  // it was released at once
+  EXPECT_TRUE(second->Reserve(40).ok());  // released at once
   *taken = HostReservation();
   EXPECT_EQ(second->Available(), 100);
   EXPECT_TRUE(second->Reserve(100).ok());
@@ -131,7 +131,7 @@ TEST_F(HostAccountTest, WithoutAFileTheAccountIsTheProcesssOwn) {
   EXPECT_TRUE(absl::IsResourceExhausted(account->Reserve(20).status()));
 }
 
-// Eight processes of one host, which has room for three of them: each is refused, or gets pages that exist.
+// Eight processes of one host, which has room for three: each is refused, or gets pages that exist.
 TEST_F(HostAccountTest, WhereTheFileCannotGrowTheAccountIsTheProcesssOwn) {
   const std::shared_ptr<HostMemoryAccount> account = Open();
   rlimit before;
@@ -169,7 +169,7 @@ TEST_F(HostAccountTest, ProcessesTogetherTakeNoMoreThanThereIs) {
       while (shared->ready < kProcesses) std::this_thread::yield();
       const absl::StatusOr<HostReservation> reservation = account->Reserve(kEach);
       if (reservation.ok()) {
-        absl::SleepFor(absl::Milliseconds(5));  // it populates its pages; then the host has less
+        absl::SleepFor(absl::Milliseconds(5));  // populates the pages; then the host has less
         if (shared->free.fetch_sub(kEach) < kEach) _exit(2);
         ++shared->got;
       }

@@ -1,4 +1,4 @@
-// The host driver on real memory: sleep really releases pages, and a wake-up really maps them.
+// The host driver on real memory: sleep really releases pages, and a wake-up really maps the pages.
 
 #include "allocator/host_vmm_driver.h"
 
@@ -108,7 +108,7 @@ TEST(HostVmmDriver, ContentsStayWithTheHandle) {
   EXPECT_TRUE(driver->FreeAddress(data, bytes).ok());
 }
 
-// Ten pieces, of which one is still mapped, one was never mapped and one is gone already.
+// Ten pieces, including a piece that is still mapped, a piece never mapped and a piece already gone.
 TEST(HostVmmDriver, ManyPiecesAreReleasedButForThoseThatCannotBe) {
   auto driver = MakeHostVmmDriver();
   const int64_t unit = driver->Granularity();

@@ -87,7 +87,7 @@ TEST(MemoryShortageTest, AnAccountThatIsOverdrawnLacksAllOfIt) {
   EXPECT_EQ(ShortagesOf(HostShortage(10, -4)), (Shortages{{"", 10, 10, MemoryKind::kHost}}));
 }
 
-// Whose host memory ends, too.
+// A driver with a limit of host memory, too.
 class LimitedDriver : public FakeVmmDriver {
  public:
   absl::StatusOr<void*> AllocateHost(int64_t bytes) override {

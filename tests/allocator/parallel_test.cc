@@ -1,5 +1,5 @@
-// Ranges that several threads share: every byte is in one part, and a thread that is held up holds up none of
-// the others' parts.
+// Ranges that several threads share: every byte is in one part, and a thread that is held up holds up no part
+// of another thread.
 
 #include "allocator/parallel.h"
 
@@ -60,7 +60,7 @@ TEST(ParallelRangesTest, WhatIsSmallStaysWithTheCaller) {
   }
 }
 
-// The first part ends when all others are done, or after 20 s.
+// The first part ends when all later parts are done, or after 20 s.
 TEST(ParallelRangesTest, OthersTakeOverFromAThreadThatIsHeldUp) {
   constexpr int64_t kBytes = 256 * kMiB;
   absl::Mutex mu;

@@ -19,11 +19,11 @@ namespace {
 
 constexpr int64_t kUnit = FakeVmmDriver::kUnit;
 constexpr char kTag[] = "kv_cache";
-// Neither rows nor what is wanted of them consist of whole chunks.
+// Neither rows nor the wanted parts of rows consist of whole chunks.
 constexpr int64_t kRow = 10 * kUnit + 24, kRows = 3;
 const std::vector<std::string> kNoViolations;
 
-// A region and what its bytes should be; 0: undefined.
+// A region and the expected bytes; 0: undefined.
 class Rows {
  public:
   Rows(FakeVmmDriver* driver, SleepableAllocator* allocator, int64_t wanted)
@@ -162,7 +162,7 @@ TEST_P(ResizeAndSleep, WakesUpInItsSize) {
   EXPECT_EQ(driver_.live_bytes(), 0);
   EXPECT_EQ(allocator_->Stats().at(kTag).sleeping, small);
   EXPECT_EQ(allocator_->CheckWake({})->needed.at(kTag), small);
-  EXPECT_TRUE(absl::IsFailedPrecondition(rows.Resize(kRow)));  // its contents sleep
+  EXPECT_TRUE(absl::IsFailedPrecondition(rows.Resize(kRow)));  // the contents sleep
   driver_.SetCapacity(small);
   EXPECT_EQ(allocator_->WakeUp({})->at(kTag), small);
   EXPECT_TRUE(rows.Holds());
@@ -189,7 +189,7 @@ TEST_P(ResizeAndSleep, WhileItSleepsWithoutContents) {
   EXPECT_EQ(driver_.violations(), kNoViolations);
 }
 
-// Growth happens whole or not at all, at whatever call the driver fails.
+// Growth happens whole or not at all, at any call that the driver fails.
 TEST_P(ResizeAndSleep, GrowthThatFailsChangesNothing) {
   Rows rows(&driver_, allocator_.get(), 2 * kUnit);
   rows.Fill('a');

@@ -49,7 +49,7 @@ TEST(SleepableAllocator, ResidentBytesReturnsWhileAnotherCallWorks) {
   auto allocator = SleepableAllocator::Create(&driver);
   ASSERT_TRUE(allocator->Allocate("weights", 4 * kUnit).ok());
   ASSERT_TRUE(allocator->Allocate("kv_cache", 2 * kUnit).ok());
-  // Called on the working thread, within its call: waiting for that call to end would be a deadlock.
+  // Called on the working thread, within a call: waiting for the end of that call would be a deadlock.
   std::vector<int64_t> sums;
   driver.OnCall([&] {
     int64_t sum = 0;
@@ -99,7 +99,7 @@ TEST(SleepableAllocator, OneArenaForManyRegions) {
   EXPECT_EQ(pieces(), 1);
   EXPECT_EQ(driver.host_bytes(), 19 * kUnit);
   ASSERT_TRUE(allocator->WakeUp({}).ok());
-  // The space of a region that is gone takes a part of one that comes.
+  // A part of a new region is in the space of a region that is gone.
   ASSERT_TRUE(allocator->Free(regions[4]).ok());
   ASSERT_TRUE(allocator->Free(regions[7]).ok());
   regions[4] = allocator->Allocate("weights", 4 * kUnit).value();
@@ -123,8 +123,8 @@ TEST(SleepableAllocator, ChunksOfTheWantedSize) {
   EXPECT_EQ(driver.violations(), std::vector<std::string>{});
 }
 
-// A copy takes long and goes on by itself once it is queued: meanwhile the region without a backup is mapped,
-// though its address is the lower one.
+// A copy takes long and goes on by itself once queued: meanwhile the region without a backup is mapped,
+// though the region has the lower address.
 TEST(SleepableAllocator, TheRestIsMappedWhileTheBackupIsCopied) {
   FakeVmmDriver driver;
   auto allocator = SleepableAllocator::Create(&driver);
@@ -285,13 +285,13 @@ TEST_P(FailEveryCall, RollsBackAndWorksWhenTriedAgain) {
   EXPECT_EQ(driver.reserved_bytes(), 0);
   EXPECT_EQ(driver.host_bytes(), 0);
   EXPECT_EQ(driver.violations(), std::vector<std::string>{});
-  // Beyond the last call nothing fails; up to it every n must have been reached.
+  // Beyond the last call nothing fails; up to the last call every n must have been reached.
   EXPECT_EQ(driver.failed(), nth <= static_cast<int>(driver.calls().size())) << driver.calls().size();
 }
 INSTANTIATE_TEST_SUITE_P(Allocator, FailEveryCall,
                          testing::Combine(testing::ValuesIn(kPolicies), testing::Range(1, 110)));
 
-// The destructor alone also releases everything, whatever state the regions are in.
+// The destructor alone also releases everything, in any state of the regions.
 TEST(SleepableAllocator, DestructorGivesAllBack) {
   FakeVmmDriver driver;
   {
@@ -307,7 +307,7 @@ struct ModelRegion {
   std::string tag;
   int64_t bytes;
   bool resident = true, known = true;  // known: contents must be `value`
-  bool backed = false;                 // a backup with these contents exists
+  bool backed = false;                 // a backup with the contents exists
   char value = 0;
 };
 

@@ -1,4 +1,4 @@
-// The C interface, over host memory, and what many cycles leave behind in the process.
+// The C interface, over host memory, and the rest that many cycles leave in the process.
 
 #include "allocator/somnus_allocator.h"
 
@@ -194,7 +194,7 @@ void ExpectSame(const Footprint& first, const Footprint& last) {
   EXPECT_LE(last.pss, first.pss + kMiB);
 }
 
-// Where threads come and go, they make the C library's pools larger and smaller, so what counts is the least.
+// Threads that come and go make the C library's pools larger and smaller, so that the least figure counts.
 void ExpectNoGrowth(const Range& first, const Range& last) {
   EXPECT_LE(last.least().mappings, first.most().mappings);
   EXPECT_LE(last.least().descriptors, first.most().descriptors);

@@ -1,4 +1,4 @@
-// Backups in a file: full disks, short writes, damaged files, and what is left of them afterwards.
+// Backups in a file: full disks, short writes, damaged files, and the files that are left afterwards.
 
 #include "allocator/spill_store.h"
 
@@ -96,7 +96,7 @@ class SpillStoreTest : public testing::Test {
     EXPECT_TRUE(driver_.CopyToHost(now.data(), device_, kBytes).ok());
     return now == data_;
   }
-  // Whether a backup brings the bytes back after they were overwritten.
+  // Whether a backup brings overwritten bytes back.
   absl::Status Restored(Backup* backup) {
     driver_.Fill(device_, kBytes, 0);
     absl::Status status = backup->Restore(device_);
@@ -286,7 +286,7 @@ TEST_P(SpillIoTest, MovesBytesAndReportsErrors) {
   io_->Read(0, nullptr, kSpillAlign, 0);
   EXPECT_EQ(io_->Wait().result, -EFAULT);
   io_->Write(0, out.data(), kSpillAlign, 0);
-  io_ = nullptr;  // waits for it
+  io_ = nullptr;  // waits for the write
   EXPECT_EQ(pread(fd_, in.data(), kSpillAlign, 0), kSpillAlign);
   EXPECT_EQ(in.substr(0, kSpillAlign), out.substr(0, kSpillAlign));
 }
@@ -299,7 +299,7 @@ TEST_P(SpillIoTest, UringIsChosenWhereThereIsOne) {
   EXPECT_EQ(typeid(one) == typeid(other), has_uring == (GetParam().name == "io_uring"));
 }
 
-// Through the allocator: whatever fails, the regions are awake or asleep with their contents.
+// Through the allocator: after every failure the regions are awake or asleep with their contents.
 TEST(SpillThroughTheAllocator, FullAndDamagedDisks) {
   FakeVmmDriver driver;
   Faults faults;
@@ -343,7 +343,7 @@ TEST(SpillThroughTheAllocator, FullAndDamagedDisks) {
   EXPECT_EQ(driver.violations(), std::vector<std::string>{});
 }
 
-// Whether it is used by a sleep that goes deeper, or was retained for the next one.
+// The backup is either used by a sleep that goes deeper, or retained for the next sleep.
 TEST(SpillThroughTheAllocator, ADiscardGivesTheDiskSpaceUp) {
   for (const bool asleep : {true, false}) {
     FakeVmmDriver driver;

@@ -1,4 +1,4 @@
-// A sleep and a wake-up in two phases: what is prepared can be undone without loss, and committing cannot
+// A sleep and a wake-up in two phases: the first phase can be undone without loss, and the second cannot
 // fail.
 
 #include <gtest/gtest.h>
@@ -138,7 +138,7 @@ TEST_P(TwoPhases, CheckWakeSaysWhatIsMissing) {
   EXPECT_TRUE(allocator_->PrepareWake({"weights"}).ok()) << "an error leaves nothing prepared";
 }
 
-// While a file is read another thread maps the rest; what fails there is the wake-up's error, too.
+// While a file is read a second thread maps the rest; a failure there is the wake-up's error, too.
 TEST_P(TwoPhases, EachCallOfAWakeUpFails) {
   ASSERT_TRUE(allocator_->Sleep(kLevel1).ok());
   for (int nth = 1;; ++nth) {
@@ -168,8 +168,8 @@ TEST_P(TwoPhases, OutOfMemoryAtEachChunk) {
   EXPECT_TRUE(driver_.Holds(weights_, 4 * kUnit, 'w'));
 }
 
-// The driver fails to unmap when it is too late to go back: the region sleeps, says that it still holds
-// memory, and the wake-up finds it, with the right contents whatever was written meanwhile.
+// The driver fails to unmap when it is too late to go back: the region sleeps, says that memory is still
+// held, and the wake-up finds that memory, with the right contents even after writes meanwhile.
 TEST_P(TwoPhases, CommittingCannotFail) {
   ASSERT_TRUE(allocator_->PrepareSleep(kLevel1).ok());
   driver_.FailAt(2, /*times=*/100);  // the first region's Release, and all that follows

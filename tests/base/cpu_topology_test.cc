@@ -1,4 +1,4 @@
-// Cores and their speeds, from trees of files that a kernel would show.
+// Cores and speeds, from trees of files that a kernel would show.
 
 #include "base/cpu_topology.h"
 
@@ -76,11 +76,11 @@ TEST_F(CpuTopologyTest, CapacitiesAreSpeeds) {
     WriteSiblings(cpu, absl::StrCat(cpu));
     Write(absl::StrCat("/system/cpu/cpu", cpu, "/cpu_capacity"), absl::StrCat(capacities[cpu]));
   }
-  const double middle = 500.0 / 1024;  // those that are nearly alike have the speed of the slower one
+  const double middle = 500.0 / 1024;  // nearly equal cores have the speed of the slower
   EXPECT_EQ(Read().speeds, (Speeds{{0, 1}, {1, middle}, {2, middle}, {3, 250.0 / 1024}}));
 }
 
-// Some cores may have a greater clock than others, but not all at a time.
+// Some cores may have a greater clock than the rest, but not all at a time.
 TEST_F(CpuTopologyTest, FavouredCoresAreAsFastAsOthers) {
   Write("/system/cpu/online", "0-3");
   const int clocks[] = {5700000, 5500000, 5100000, 5000000};

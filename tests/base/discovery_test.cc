@@ -1,5 +1,5 @@
 // Where a process finds its place in a cluster: environments as launchers make them, the order of sources,
-// and what malformed variables do.
+// and the errors of malformed variables.
 
 #include "base/discovery.h"
 

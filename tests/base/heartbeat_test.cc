@@ -123,7 +123,7 @@ TEST_F(HeartbeatTest, WithoutALimitNobodyIsWatched) {
   EXPECT_EQ(off.LongestSilence(), absl::ZeroDuration());
 }
 
-// A loop that waits for work gives signs meanwhile, and the wait ends with its condition.
+// A loop that waits for work gives signs meanwhile, and the wait ends with the condition.
 TEST(WaitBeatingTest, GivesSignsWhileItWaits) {
   std::atomic<int> looks{0};
   Heartbeats all([&looks] { return absl::Nanoseconds(++looks); });

@@ -1,4 +1,4 @@
-// Run directories: who may use one, the lock, and what is kept there. Processes that are no children.
+// Run directories: the permitted users, the lock, and the contents. Processes that are no children.
 
 #include "base/run_dir.h"
 
@@ -205,7 +205,7 @@ TEST_F(RunDirTest, AFileIsReplacedWholeOrNotAtAll) {
   EXPECT_EQ(ModeOf(path), 0600u);
   ASSERT_TRUE(WriteFileAtomically(path, "new, and longer").ok());
   EXPECT_EQ(ReadAll(path), "new, and longer");
-  // It cannot be written: another file's name is taken by a directory.
+  // The directory cannot be written: a directory has the name of a file.
   ASSERT_EQ(mkdir((path + ".new").c_str(), 0700), 0);
   const absl::Status status = WriteFileAtomically(path, "never");
   EXPECT_FALSE(status.ok());
@@ -256,7 +256,7 @@ TEST(ProcessIdTest, ProcessesAreAskedAndThenKilled) {
     ASSERT_EQ(kill(child, SIGCONT), 0);
     processes.push_back(FindProcess(child).value());
   }
-  processes.push_back({.pid = processes[0].pid, .start_time = 1});  // one that has ended long ago
+  processes.push_back({.pid = processes[0].pid, .start_time = 1});  // a process that has ended long ago
   EXPECT_TRUE(EndProcesses(processes, absl::Milliseconds(500)).ok());
   int status = 0;
   ASSERT_EQ(waitpid(processes[0].pid, &status, 0), processes[0].pid);

@@ -1,4 +1,4 @@
-// The folders that are searched for libraries: pip's, in a fixed order, and no relative ones.
+// The folders that are searched for libraries: pip's, in a fixed order, and no relative folders.
 
 #include "base/shared_library.h"
 

@@ -1,5 +1,5 @@
-// Directories of sockets end with their owners; those of killed ones are removed by the next, and nothing
-// else is.
+// Directories of sockets end with their owners; the next owner removes directories of killed owners, and
+// nothing else.
 
 #include "base/socket_dir.h"
 
@@ -43,7 +43,7 @@ class SocketDirTest : public ::testing::Test {
     close(ready[1]);
     return path;
   }
-  // Makes one that looks left.
+  // Makes a directory that looks left.
   fs::path Fake(const std::string& name, mode_t mode) {
     const fs::path path = fs::path(parent_.path()) / name;
     EXPECT_EQ(mkdir(path.c_str(), 0700), 0);
@@ -81,7 +81,7 @@ TEST_F(SocketDirTest, NobodyElsesIsRemoved) {
   const fs::path open_to_others = Fake("somnus-aaaaaa", 0755), other_name = Fake("somnus-aaaaaaa", 0700);
   const fs::path target = Fake("target", 0700), link = fs::path(parent_.path()) / "somnus-bbbbbb";
   fs::create_directory_symlink(target, link);
-  const fs::path unlocked = fs::path(parent_.path()) / "somnus-cccccc";  // it is just being made
+  const fs::path unlocked = fs::path(parent_.path()) / "somnus-cccccc";  // the directory is just being made
   ASSERT_EQ(mkdir(unlocked.c_str(), 0700), 0);
   const fs::path left = Fake("somnus-dddddd", 0700);
   fs::create_symlink(target / "locked", left / "link");

@@ -21,7 +21,7 @@ constexpr bool kSanitized = true;  // a sanitizer maps terabytes
 constexpr bool kSanitized = false;
 #endif
 
-// The message of a child process with a limit of its own.
+// The message of a child process with a lower limit.
 std::string Under(int resource, rlim_t most, const StartNeeds& needs) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
@@ -62,7 +62,7 @@ TEST(StartLimitsTest, Addresses) {
   EXPECT_EQ(Under(RLIMIT_AS, most, {.address_bytes = int64_t{64} << 30}), "OK");
 }
 
-// Each thread takes eight megabytes of addresses for its stack.
+// Each thread takes eight megabytes of addresses for a stack.
 TEST(StartLimitsTest, Threads) {
   if (kSanitized) GTEST_SKIP();
   const std::string said = Under(RLIMIT_AS, rlim_t{1} << 30, {.threads = 500});

@@ -1,5 +1,5 @@
-// Events of the prefix cache: how they are put together, and that they say exactly what is cached, whatever
-// happens.
+// Events of the prefix cache: how events are put together, and that the events say exactly which blocks are
+// cached, always.
 
 #include "coordinator/block_manager/block_events.h"
 
@@ -74,7 +74,7 @@ TEST(BlockEventsTest, NothingIsRecordedUnlessSomebodyWantsIt) {
   EXPECT_EQ(manager.pool().counts().stored, 2);
 }
 
-// As vLLM's test_kv_cache_events: stored once, removed when it is evicted, cleared by a reset.
+// As vLLM's test_kv_cache_events: stored once, removed at the eviction, cleared by a reset.
 TEST(BlockEventsTest, BlocksAreStoredEvictedAndCleared) {
   BlockManager manager(Recording(/*num_blocks=*/5, 4));  // 4 beside the null block
   EXPECT_EQ(manager.cache().TakeEvents(), std::vector<BlockEvent>{BlockEvent{}}) << "it begins empty";
@@ -107,8 +107,8 @@ TEST(BlockEventsTest, BlocksAreStoredEvictedAndCleared) {
   EXPECT_TRUE(manager.cache().TakeEvents().empty()) << "there was nothing left to clear";
 }
 
-// Evicted from the device, found in the host tier, back on the device, and evicted there: one content, with
-// events of both media.
+// Evicted from the device, found in the host tier, back on the device, and evicted there: a single content,
+// with events of both media.
 TEST(BlockEventsTest, TheHostTierHasEventsOfItsOwn) {
   BlockManager manager(Recording(/*num_blocks=*/5, 4, /*num_host_blocks=*/2));
   manager.cache().SetReadsHost(true);
@@ -292,7 +292,7 @@ class RandomCache {
     manager_.sharing().Fork(it->first, next_id_);
     live_[next_id_++] = tokens;
   }
-  // A step copies cached blocks to the host; later all ranks have them there, or one has not.
+  // A step copies cached blocks to the host; later all ranks have the copies, or one rank has not.
   void Store() {
     std::vector<BlockCopyOp> copies;
     ++step_;
@@ -349,7 +349,7 @@ class RandomCache {
         return;
     }
   }
-  // No sequence runs through it.
+  // No sequence runs through a sleep.
   void Sleep() {
     while (!live_.empty()) Free();
     if (Below(2) == 0) LoseHost();

@@ -28,7 +28,7 @@ TEST(BlockManagerTest, CanAllocateSaysOkLaterOrNever) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
-// The share that admission leaves free is there for those that grow.
+// The share that admission leaves free is there for sequences that grow.
 TEST(BlockManagerTest, CanAppendSaysOkLaterOrNever) {
   BlockManager manager(Options(11, 4, 0.2));  // 10 blocks, 2 of them kept back
   ASSERT_EQ(manager.Allocate(1, Tokens(12), "", true, false), 0);
@@ -162,7 +162,7 @@ TEST(BlockManagerTest, AForgottenPrefixIsNotAdopted) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
   EXPECT_EQ(manager.Allocate(3, tokens, "", true, false), 0);
   EXPECT_EQ(manager.Allocate(4, other, "", true, false), 0);
-  // The blocks that follow a forgotten one are not found either.
+  // The blocks that follow a forgotten block are not found either.
   std::vector<int32_t> longer = tokens;
   longer.insert(longer.end(), 4, 7);
   std::vector<int32_t> ids;
@@ -248,7 +248,7 @@ TEST(BlockManagerTest, NoBlockOfASequenceIsHashedTwice) {
   EXPECT_EQ(manager.cache().num_blocks_hashed(), 3 + 4 + 4);
 }
 
-// A part of the blocks at each call, and all of them after some.
+// A part of the blocks at each call, and all blocks after some calls.
 TEST(BlockManagerTest, TheNextBlocksAreCheckedUntilAllWere) {
   constexpr int32_t kParts = 3;
   BlockManagerOptions options{.num_blocks = kParts * BlockManager::kCheckedBlocks, .block_size = 1};
@@ -267,7 +267,7 @@ TEST(BlockManagerTest, TheNextBlocksAreCheckedUntilAllWere) {
   }
 }
 
-// Blocks that no sequence gives back are seen at once, wherever they are.
+// Blocks that no sequence gives back are seen at once, in any place.
 TEST(BlockManagerTest, WhatIsUsedWithoutASequenceIsAnError) {
   BlockManagerOptions options{.num_blocks = 4 * BlockManager::kCheckedBlocks, .block_size = 1};
   BlockManager manager(options);
@@ -322,7 +322,7 @@ TEST(BlockManagerTest, RandomSequencesKeepTheBooks) {
   }
 }
 
-// A query at 16 that attends 6 tokens attends those from 11 on, which is in the third block.
+// A query at 16 that attends 6 tokens attends the tokens from 11 on; token 11 is in the third block.
 TEST(BlockManagerTest, BlocksBeforeTheReachAreGivenBackAndStayCached) {
   BlockManagerOptions options = Options(20);
   options.attention_reach = 6;

@@ -29,7 +29,7 @@ TEST(BlockPoolTest, UnknownBlocksAreReusedBeforeCachedOnesAndThoseInLruOrder) {
   const std::vector<int32_t> a = {10}, b = {11};
   pool.Remember(blocks[0], Content(a));
   pool.Remember(blocks[1], Content(b));
-  pool.Release(blocks[1]);  // the older of the cached ones
+  pool.Release(blocks[1]);  // the older of the cached blocks
   pool.Release(blocks[0]);
   pool.Release(blocks[2]);
   pool.Release(blocks[3]);
@@ -58,7 +58,7 @@ TEST(BlockPoolTest, AHitNeedsTheSameTokensParentAndSaltWhateverTheHash) {
   colliding = content;
   colliding.parent_content_id = 7;
   EXPECT_EQ(pool.Find(colliding), nullptr);
-  // The newer of two contents with one hash is the one that is found.
+  // The newer of two contents with one hash is found.
   KvBlock* second = pool.Allocate();
   colliding = content;
   colliding.tokens = others;
@@ -70,8 +70,8 @@ TEST(BlockPoolTest, AHitNeedsTheSameTokensParentAndSaltWhateverTheHash) {
   EXPECT_TRUE(pool.CheckIntegrity().ok());
 }
 
-// A sequence computes again what a cached block has: its own block would be unknown, and the cached one is
-// the next to be given out.
+// A sequence computes the contents of a cached block again: the sequence's block would be unknown, and the
+// cached block is the next to be given out.
 TEST(BlockPoolTest, ACachedBlockHandsItsPlaceToTheBlockInUse) {
   BlockPool pool(4, 1);
   const std::vector<int32_t> a = {10}, b = {11};
@@ -135,7 +135,7 @@ TEST(BlockPoolTest, ALimitTakesBlocksOutOfUse) {
   EXPECT_EQ(pool.num_total(), 5);
   EXPECT_EQ(pool.EndOfUsed(), 7);
   EXPECT_TRUE(pool.CheckIntegrity().ok()) << pool.CheckIntegrity();
-  pool.Remember(blocks[5], Content(c));  // nobody should use it any longer
+  pool.Remember(blocks[5], Content(c));  // nobody should use the block any longer
   EXPECT_EQ(pool.Find(Content(c)), nullptr);
   pool.Release(blocks[5]);
   EXPECT_EQ(pool.num_free(), 2);

@@ -1,4 +1,4 @@
-// The prefix cache in the host tier: what the device loses is found there, and nothing else.
+// The prefix cache in the host tier: blocks that the device loses are found there, and no other blocks.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ struct Manager : BlockManager {
       : BlockManager(SmallBlocks(num_blocks, num_host_blocks)) {
     cache().SetReadsHost(true);
   }
-  // Computes a sequence and ends it. Returns how many tokens were found.
+  // Computes and ends a sequence. Returns how many tokens were found.
   int32_t Compute(int64_t id, const std::vector<int32_t>& tokens) {
     const int32_t cached = Allocate(id, tokens, "", true, false);
     EXPECT_GE(cached, 0);
@@ -61,7 +61,7 @@ TEST(HostHitsTest, WhatTheDeviceLosesIsFound) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(ins[i].dst, manager.Table(3)[i]);
   EXPECT_TRUE(manager.cache().TakeHostHits().empty());
   manager.Check();
-  // And others share them.
+  // Other sequences share the copied blocks.
   EXPECT_EQ(manager.cache().CountCached(4, Tokens(13), ""), 12);
   manager.Free(3);
   EXPECT_TRUE(manager.Store(16).size() <= 1u) << "the copies have stayed there";
@@ -157,7 +157,7 @@ TEST(HostHitsTest, WhatIsForgottenIsForgottenThereToo) {
   }
 }
 
-// Contents are modelled: what is found is what was computed, wherever it has been.
+// Contents are modelled: found contents equal computed contents, after any way through the tiers.
 TEST(HostHitsTest, RandomLoadsFindTheirOwn) {
   int64_t hits = 0, evictions = 0;
   for (uint32_t seed = 1; seed <= 150; ++seed) {

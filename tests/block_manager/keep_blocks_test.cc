@@ -63,7 +63,7 @@ TEST(KeepBlocksTest, SequencesComeFirstWithWhatTheyHaveComputedAndThenTheCache) 
 
 TEST(KeepBlocksTest, WhatHasNoRoomIsForgotten) {
   BlockManager manager(SmallBlocks(30, 4));
-  for (const int32_t first : {0, 50, 100}) {  // the last one is the most recently used
+  for (const int32_t first : {0, 50, 100}) {  // the last block is the most recently used
     AddComputed(&manager, 1 + first, Tokens(8, first));
     manager.Free(1 + first);
   }
@@ -158,7 +158,8 @@ TEST(KeepBlocksTest, AResetInBetweenForgetsTheCacheAndTheSleepCanBeUndone) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
-// Random tables, sleeps that happen and sleeps that do not: what is found in the cache afterwards was kept.
+// Random tables, sleeps that happen and sleeps that do not: every block found in the cache afterwards was
+// kept.
 TEST(KeepBlocksTest, TheBooksHoldThroughRandomSleeps) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     std::mt19937 random(seed);
@@ -189,7 +190,7 @@ TEST(KeepBlocksTest, TheBooksHoldThroughRandomSleeps) {
           ASSERT_LE(manager.pool().num_used() == 0 ? manager.pool().num_cached() : 0,
                     manager.host().pool().num_used());
         }
-        if (!live.empty() && below(3) == 0) release(random() % live.size());  // aborted while it sleeps
+        if (!live.empty() && below(3) == 0) release(random() % live.size());  // aborted during the sleep
         ASSERT_TRUE(manager.CheckIntegrity().ok()) << "seed " << seed;
         manager.kept().Release();
       }

@@ -44,7 +44,7 @@ TEST(KvPlanTest, AHostsCacheHasASoftLimitAndAGpusHasNone) {
   EXPECT_EQ(PlanKvCache({{kBlock, 4096 * kBlock, true}}, request)->num_blocks, 512);
   EXPECT_EQ(PlanKvCache({{kBlock, 4096 * kBlock, false}}, request)->num_blocks, 4096);
   EXPECT_EQ(PlanKvCache({{kBlock, 100 * kBlock, true}}, request)->num_blocks, 100) << "there is no more";
-  // Ranks with larger blocks have fewer of them, and the smallest number counts.
+  // Ranks with larger blocks have fewer blocks, and the smallest number counts.
   EXPECT_EQ(
       PlanKvCache({{kBlock, 4096 * kBlock, true}, {2 * kBlock, 8192 * kBlock, true}}, request)->num_blocks,
       256);
@@ -58,7 +58,7 @@ TEST(KvPlanTest, TheSoftLimitGivesWayToOneSequenceAndToTheUser) {
   EXPECT_EQ(PlanKvCache({{kBlock, 90 * kBlock, true}}, request)->num_blocks, 15);
 }
 
-// Where every layer has a window, a sequence needs the blocks of its window and of one step's tokens alone.
+// Where every layer has a window, a sequence needs the blocks of the window and of one step's tokens alone.
 TEST(KvPlanTest, WithWindowsTheContextMayBeLongerThanTheCache) {
   KvPlanRequest request = Request();
   request.max_model_len = 160000;

@@ -1,4 +1,4 @@
-// Pinned prefixes: their blocks are never given to another sequence, and the books add up whatever happens.
+// Blocks of pinned prefixes are never given to a sequence without the prefix, and the books always add up.
 
 #include <gtest/gtest.h>
 
@@ -189,7 +189,7 @@ TEST_F(PrefixPinsTest, ThePinThatWasAddedLastGivesWayFirst) {
   EXPECT_EQ(manager_->pins().GiveWay(2), -1) << "nothing is left to give";
   EXPECT_EQ(manager_->pins().releases().no_blocks, 2);
   Check();
-  // The contents are still cached: a sequence that adopts them lets the pin hold them again.
+  // The contents are still cached: a sequence that adopts the contents lets the pin hold the blocks again.
   ASSERT_EQ(manager_->Allocate(1, Tokens(13, 100), "", true, false), 12);
   EXPECT_EQ(NumHeld(0), 0);
   EXPECT_EQ(NumHeld(1), 3);

@@ -1,5 +1,5 @@
 #pragma once
-// The prefix cache as a reader of its events knows it, in each medium. This must agree with the block
+// The prefix cache, in each medium, as known to a reader of the cache's events; must agree with the block
 // manager.
 
 #include <gtest/gtest.h>
@@ -23,8 +23,7 @@ class ReplayedCache {
   };
   using Contents = std::map<uint64_t, Content>;
 
-  // `may_repeat`: events may come again, as a reader hears them whose snapshot was taken while the cache
-  // changed.
+  // `may_repeat`: events may come again, as for a reader whose snapshot was taken while the cache changed.
   explicit ReplayedCache(int32_t block_size, bool may_repeat = false)
       : block_size_(static_cast<size_t>(block_size)), may_repeat_(may_repeat) {}
 

@@ -130,7 +130,7 @@ TEST(SwapBlocksTest, MoreThanWasComputedMayBeFound) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
-// Else the next swap would leave null blocks in the middle of the table, and a commit would reach these
+// Else the next swap would leave null blocks in the middle of the table, and a commit would reach the null
 // blocks.
 TEST(SwapBlocksTest, ABeginningThatIsFoundAgainIsGivenBackAgain) {
   BlockManagerOptions options = Options(12, 12);
@@ -160,7 +160,7 @@ TEST(SwapBlocksTest, ABeginningThatIsFoundAgainIsGivenBackAgain) {
   EXPECT_TRUE(manager.CheckIntegrity().ok());
 }
 
-// The cache has room for what a sequence has at once, and no more.
+// The cache has room for the blocks that a sequence has at once, and no more.
 TEST(SwapBlocksTest, ABeginningThatIsFoundAgainNeedsNoFurtherRoom) {
   BlockManagerOptions options = Options(0, 12);
   options.attention_reach = 14;

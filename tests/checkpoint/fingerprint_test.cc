@@ -101,7 +101,7 @@ TEST(FingerprintTest, SampledBytesCount) {
   for (const int64_t from_end : {-1, -20, -21, -44}) {
     EXPECT_NE(Of(Directory(Changed(small, from_end))), Of(Directory(small))) << from_end;
   }
-  // 64 KiB: the first, the middle and the last 4 KiB are samples, what lies between is not read.
+  // 64 KiB: the first, the middle and the last 4 KiB are samples, the bytes in between are not read.
   const std::string large = SafetensorsOf({{"a", {16, 1024}}});
   const std::string base = Of(Directory(large));
   const int64_t begin = static_cast<int64_t>(large.size()) - 65536;

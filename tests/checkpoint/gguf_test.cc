@@ -101,7 +101,7 @@ TEST_F(GgufCheckpointTest, OptionsAreReadOrRefused) {
   GgufWriter values = TinyGguf();
   values.Uint32("llama.attention.value_length", 8);
   EXPECT_THAT(OpenError(values), HasSubstr("UNIMPLEMENTED: m.gguf: key llama.attention.value_length"));
-  GgufWriter wide = TinyGguf();  // heads of 8, which makes 16 rows of two of them
+  GgufWriter wide = TinyGguf();  // heads of 8: 16 rows are two heads
   wide.Uint32("llama.attention.key_length", 8);
   EXPECT_THAT(OpenError(wide), HasSubstr("self_attn.q_proj.weight has shape [8, 8]"));
   GgufWriter longrope = TinyGguf();

@@ -23,7 +23,7 @@ TEST(HeadOrder, NeighboursMoveToTheHalves) {
   EXPECT_THAT(Stored({4, 4, true, 8}, 10), ElementsAre(0, 2, 1, 3, 4, 6, 5, 7, 8, 9));
 }
 
-// Six of eight rows rotate, row i with row i + 3: each half gets three of these and one of the rest.
+// Six of eight rows rotate, row i with row i + 3: each half gets three rotating rows and one other row.
 TEST(HeadOrder, PartialRotation) {
   EXPECT_THAT(Stored({8, 6, false, 8}, 8), ElementsAre(0, 1, 2, 6, 3, 4, 5, 7));
   EXPECT_THAT(Stored({8, 4, true, 8}, 8), ElementsAre(0, 2, 4, 5, 1, 3, 6, 7));

@@ -114,8 +114,8 @@ TEST(HfConfig, MissingKeysHaveTheFamilysDefaults) {
   EXPECT_EQ(Good(With(mistral, "sliding_window", nullptr)).num_kv_heads, 8);
 }
 
-// A wrapper's text_config lacks the sizes that are those of the class, as transformers 4 wrote it: here
-// Mistral Small 3.1, whose number of heads is the class's, and LLaVA 1.5.
+// A wrapper's text_config, as written by transformers 4, lacks the sizes that equal the class's: here Mistral
+// Small 3.1, whose number of heads is the class's, and LLaVA 1.5.
 TEST(HfConfig, TextConfigsLackTheSizesOfTheClass) {
   json text =
       json::parse(R"({"model_type":"mistral","head_dim":128,"hidden_size":5120,"intermediate_size":32768,

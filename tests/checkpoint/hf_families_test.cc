@@ -226,7 +226,7 @@ TEST(HfFamilies, DeepSeekV3HasLatentAttention) {
   EXPECT_EQ(model.experts.score, RouterScore::kSigmoid);
   EXPECT_FALSE(model.HasExperts(2));
   EXPECT_TRUE(model.HasExperts(3));
-  // Kimi K2 is of this class; a rank of null means that queries are one product.
+  // Kimi K2 is of this class; a rank of null means that queries are a single product.
   json kimi = With(With(hub, "model_type", "kimi_k2"), "q_lora_rank", nullptr);
   EXPECT_EQ(Good(kimi).latent.query_rank, 0);
   kimi.erase("q_lora_rank");

@@ -69,7 +69,7 @@ TEST_F(TokenizerFiles, NamedTemplates) {
             "tokenizer_config.json has several, of which none is the default: chat, rag");
   Write("tokenizer_config.json", R"({"chat_template":[]})");
   EXPECT_EQ(ReadHfTokenizer(directory_)->chat_template_problem, "");
-  // Templates in files of their own replace the templates of tokenizer_config.json.
+  // Templates in separate files replace the templates of tokenizer_config.json.
   Write("tokenizer_config.json", R"({"chat_template":[{"name":"tool_use","template":"T"},
                                                       {"name":"default","template":"D"}]})");
   Write("chat_template.jinja", "J");

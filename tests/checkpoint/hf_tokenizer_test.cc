@@ -264,7 +264,7 @@ TEST_F(TokenizerDirectory, ConfigBesideTheTokenizer) {
   auto data = ReadHfTokenizer(directory_);
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_EQ(data->bos_token, "<s>");
-  EXPECT_EQ(data->eos_token, "b");  // the map sets only what the config does not
+  EXPECT_EQ(data->eos_token, "b");  // the map sets only kwargs that the config does not
   EXPECT_EQ(data->unk_token_text, "a");
   EXPECT_EQ(data->pad_token, "");
   EXPECT_EQ(data->chat_template, "D");

@@ -142,7 +142,7 @@ TEST_P(HfVariants, ARopeForEachKindOfLayer) {
                {{"full_attention", {{"rope_type", "linear"}, {"factor", 8}, {"rope_theta", 5e5}}},
                 {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 2e4}}}}}});
   if (!GetParam().layered_rope) {
-    // OLMo 2's record is also that of OLMo 3's GGUF files; all of its layers are full.
+    // OLMo 3's GGUF files share OLMo 2's record; all layers are full.
     const bool is_olmo2 = std::string(GetParam().class_name) == "Olmo2";
     EXPECT_THAT(
         ErrorOf(config),
@@ -170,12 +170,12 @@ TEST_P(HfVariants, NullsAreAbsentKeys) {
     config[key] = nullptr;
     EXPECT_EQ(Text(Good(config)), wanted) << key;
   }
-  // Here null has a meaning of its own: no window.
+  // Here null has a special meaning: no window.
   const ModelConfig without = Good(With(Config(rope), "sliding_window", nullptr));
   for (int32_t i = 0; i < without.num_layers; ++i) EXPECT_EQ(without.AttentionOf(i).window, 0);
 }
 
-// Keys of layers of another kind, which stand in files of every family that transformers 5 has written.
+// Keys of other kinds of layers, which stand in files of every family that transformers 5 has written.
 TEST_P(HfVariants, LayerTypesOfFullAttention) {
   const json rope = {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}};
   const ModelConfig model = Good(With(Config(rope), "layer_types", {"full_attention", "full_attention"}));

@@ -1,4 +1,4 @@
-// LoRA adapters in PEFT's format: what is read, and what is refused by name.
+// LoRA adapters in PEFT's format: the forms that are read, and the forms that are refused by name.
 
 #include "checkpoint/lora_adapter.h"
 

@@ -23,9 +23,9 @@ struct LoraRecipe {
   bool all_linear = false;  // target_modules is "all-linear", not a list
 };
 
-// Writes adapter_config.json and adapter_model.safetensors into a directory of their own, and returns it.
+// Writes adapter_config.json and adapter_model.safetensors into a new directory, and returns the directory.
 std::string WriteLora(const Checkpoint& base, const LoraRecipe& recipe);
-// Writes the checkpoint of `base_path` with the adapter merged, and returns its directory.
+// Writes the checkpoint of `base_path` with the adapter merged, and returns the checkpoint's directory.
 std::string WriteMerged(const std::string& base_path, const Checkpoint& base, const LoraRecipe& recipe);
 
 }  // namespace somnus

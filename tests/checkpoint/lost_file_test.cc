@@ -1,4 +1,4 @@
-// Files that are cut while they are mapped: an error that names them, not the end of the process.
+// Files that are cut while mapped: an error that names the file, not the end of the process.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

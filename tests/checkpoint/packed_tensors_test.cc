@@ -160,7 +160,7 @@ std::string ErrorOf(const std::string& path) {
   return "OK";
 }
 
-// `part` under another name, which is that it is missing.
+// `part` under another name, as if `part` were missing.
 std::string ErrorWithout(const std::string& golden, const std::string& part) {
   return ErrorOf(ChangedGolden(golden, [&](Safetensors* file) {
     file->header["other"] = file->header[kKeyParts + part];
@@ -253,7 +253,7 @@ TEST(PackedTensors, OfFp8NothingIsNaN) {
               HasSubstr(absl::StrCat("tensor ", kKey, ": row 0: a scale is nan")));
 }
 
-// Several scales in a row that shares them with no other have no place beside the numbers.
+// Several scales in a row that shares scales with no other row have no place beside the numbers.
 TEST(PackedTensors, Fp8InGroupsOfARowIsOnlyExpanded) {
   const auto checkpoint = Open(ChangedGolden("compressed-fp8", [](Safetensors* file) {
     json& scale = file->header[kKeyParts + "weight_scale"];
@@ -303,7 +303,7 @@ TEST(PackedTensors, TheFingerprintCountsThem) {
             before);
 }
 
-// Whatever a file says, reading it ends.
+// The read of any file ends.
 TEST(PackedTensors, DamageNeverCrashes) {
   std::mt19937 random(1);
   for (const auto& [name, type] : PackedGoldens()) {

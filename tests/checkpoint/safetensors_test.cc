@@ -95,7 +95,7 @@ TEST(Safetensors, RefusesOverlapsAndDuplicates) {
   const std::string data(12, 'x');
   EXPECT_THAT(ErrorOf(SafetensorsFile("{\"a\":" + entry + ",\"a\":" + entry + "}", data)),
               HasSubstr("tensor a is there more than once"));
-  // Two names of one tensor; only one of them has a type that can be read.
+  // Two names of one tensor; only one has a type that can be read.
   EXPECT_THAT(
       ErrorOf(SafetensorsFile("{\"model.norm.weight\":" + entry +
                                   R"(,"norm.weight":{"dtype":"I32","shape":[1],"data_offsets":[8,12]}})",

@@ -1,4 +1,4 @@
-// Rectangles of tensors as they are stored: whole blocks of them are what ReadRows converts.
+// Rectangles of tensors as stored: whole blocks of a rectangle equal the blocks that ReadRows converts.
 
 #include <gtest/gtest.h>
 

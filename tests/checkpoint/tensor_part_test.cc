@@ -34,7 +34,7 @@ std::vector<float> Read(const Checkpoint& checkpoint, const TensorInfo& tensor) 
   return values;
 }
 
-// Any rectangle has the values of the whole, and the stored bytes of a rectangle of whole blocks are those
+// Any rectangle has the values of the whole, and the stored bytes of a rectangle of whole blocks are the same
 // values.
 void ExpectRectangles(const Checkpoint& checkpoint, const TensorInfo& tensor) {
   SCOPED_TRACE(tensor.name);

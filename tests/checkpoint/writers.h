@@ -39,7 +39,7 @@ class GgufWriter {
   // `dims` in GGUF's order: the fastest first.
   void Tensor(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type,
               const std::string& data);
-  // As Tensor, at an offset of the caller's choice, with no data of its own.
+  // As Tensor, at an offset of the caller's choice, without data.
   void TensorAt(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset);
 
   std::string Write(uint32_t version = 3) const;
@@ -54,7 +54,7 @@ class GgufWriter {
 // Metadata and F32 tensors of a llama with hidden size 8, two heads, one KV head, one layer and six tokens.
 GgufWriter TinyGguf(const std::string& architecture = "llama");
 
-// A directory of its own under TEST_TMPDIR.
+// A new directory under TEST_TMPDIR.
 std::string MakeTempDir();
 void WriteFile(const std::string& path, const std::string& bytes);
 std::string ReadFile(const std::string& path);

@@ -1,9 +1,9 @@
-"""Perplexity and divergence of the tiny model in each type of weights, beside what it is in float64.
+"""Perplexity and divergence of the tiny model in each type of weights, beside the figures in float64.
 
 tests/data/perplexity_qwen2.json has a few texts and the model's own distributions (make_perplexity_golden.py, which compares
 itself with transformers). Types of few bits change this model of random weights a great deal, so that a run of a GGUF file is
-compared with the same file in float32 as well, where only the rounding of activations is between them: a kernel that leaves
-out a block, takes another one's scale or a wrong sign moves that by far more than its bound.
+compared with the same file in float32 as well, where only the rounding of activations is between them: a kernel that leaves out
+a block, takes the scale of another block or a wrong sign moves the difference by far more than the bound.
 """
 import json
 import math
@@ -34,7 +34,7 @@ MEASURED = {
 
 
 def bounds(name):
-    """Half as much again as was measured; perplexity, whose changes cancel each other, has noise of its own."""
+    """Half as much again as was measured; perplexity, in which changes cancel each other, has further noise."""
     kl, change, *from_expanded = MEASURED[name]
     return 1.5 * kl + 1e-4, 1.5 * change + 0.02, *(1.5 * value + 1e-4 for value in from_expanded)
 
@@ -63,7 +63,7 @@ class Accuracy(unittest.TestCase):
         self.folder = folder.name
 
     def run_of(self, model, *flags, types):
-        """`types`: names that the workers say they compute in."""
+        """`types`: the names of types in the workers' reports."""
         with Cluster(model, *flags, workers=1) as cluster:
             status = cluster.cli("status").stdout
             for one in types:

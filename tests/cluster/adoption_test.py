@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Coordinators are killed, and the next one with the same run directory adopts the workers that were left.
 
-As a script it measures the time from exec to the first token, after a cold start and after a restart:
+As a script the file measures the time from exec to the first token, after a cold start and after a restart:
   adoption_test.py [--rounds 20] [--workers 2] [--model PATH] [-- SERVE FLAGS]
 """
 import argparse
@@ -215,7 +215,7 @@ class Restart(unittest.TestCase):
         self.leave(cluster)
         cluster = self.run_dir.start(wait=False)
         wait_until(lambda: "loading test-model" in cluster.log(), SOON_S, cluster.log)
-        self.leave(cluster)  # wherever it is by now
+        self.leave(cluster)  # wherever the request is by now
         cluster = self.run_dir.start("--max-num-seqs=7")
         self.assertEqual([pid for pid in known.values() if alive(pid)], [])
         self.assert_serves(cluster)
@@ -223,7 +223,7 @@ class Restart(unittest.TestCase):
     def test_sigterm_afterwards_ends_the_workers_too(self):
         cluster = self.run_dir.start("--shutdown-timeout=10m")
         known = pids(cluster)
-        # A request that does not end: the coordinator still waits for its end when the second signal comes.
+        # A request that does not end: the coordinator still waits for the end when the second signal comes.
         os.kill(known[0], signal.SIGSTOP)
         request = threading.Thread(target=ended_with_the_server, args=(cluster,))
         request.start()
@@ -339,7 +339,7 @@ def first_token_s(start):
 
 
 def woken(cluster):
-    """The server, which slept, once it has been told to wake up."""
+    """The sleeping server, once told to wake up."""
     while True:
         try:
             if cluster.request("POST", "/wake_up", port=cluster.admin_port).status == 200:

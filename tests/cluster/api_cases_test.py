@@ -28,8 +28,8 @@ def _add(case):
     setattr(ApiCases, "test_" + re.sub(r"\W", "_", case["id"]), test)
 
 
-# The second file was recorded for Somnus, from the same vLLM: every field with every type and bound. The third one has forms,
-# tool calls, Responses and Messages; tests/data/make_vllm_forms.py makes it, and the server reads tool calls for its sake.
+# The second file was recorded for Somnus, from the same vLLM: every field with every type and bound. The third file, which
+# tests/data/make_vllm_forms.py makes, has forms, tool calls, Responses and Messages; the server reads tool calls for that file.
 for _file in ("api_cases.jsonl", "api_cases_more.jsonl", "api_cases_forms.jsonl"):
     for _case in load(os.path.join(ROOT, "tests", "data", _file)):
         _add(_case)

@@ -1,7 +1,7 @@
 """Attacks over HTTP that brought other servers down (T1-T25, T31 of the list in docs/security.md).
 
-After each one the server answers a greedy request with the same text within ten seconds, its file descriptors and its
-memory are back, and no error body has shown an address, a path or a stack.
+After each attack the server answers a greedy request with the same text within ten seconds, file descriptors and memory are
+back, and no error body has shown an address, a path or a stack.
 """
 import json
 import os
@@ -69,14 +69,14 @@ class Attack(unittest.TestCase):
         return response
 
     def raw(self, data, timeout=15, half_close=False):
-        """Sends bytes as they are; returns what came back until the server closed or `timeout` passed."""
+        """Sends raw bytes; returns the bytes that came back until the server closed or `timeout` passed."""
         with socket.create_connection(("127.0.0.1", self.cluster.port), timeout=timeout) as sock:
             try:
                 sock.sendall(data)
                 if half_close:
                     sock.shutdown(socket.SHUT_WR)
             except OSError:
-                pass  # refused before it had read everything
+                pass  # refused before the server had read everything
             received = b""
             try:
                 while piece := sock.recv(65536):
@@ -152,7 +152,7 @@ class Fields(Attack):
             self.assertLess(time.monotonic() - start, 30)
 
     def test_t9_to_t11_a_stream_goes_on_beside_such_grammars(self):
-        """One stream follows the other while the grammars are sent: each has the tokens that it has alone."""
+        """One stream follows the other while the grammars are sent: each has the same tokens as alone."""
         body = {"prompt": "The quick brown fox", "max_tokens": 200, "ignore_eos": True}
         alone = self.cluster.tokens(**body)
         sent, beside = threading.Event(), []
@@ -287,7 +287,7 @@ class Neighbours(Attack):
     def test_t1_t2_t15_a_stream_goes_on_beside_what_is_impossible(self):
         body = {"prompt": together.prompt(7, 40), "max_tokens": 250, "ignore_eos": True}
         alone = self.cluster.tokens(**body)
-        beside = set()  # those that were refused while the stream ran
+        beside = set()  # requests that were refused while the stream ran
         for _ in range(20):
             stream = self.cluster.open_stream(return_token_ids=True, **body)
             events = stream.events()

@@ -1,5 +1,5 @@
-"""The pages of the book run as they are written: every block of docs/README.md and docs/book that has no comment above it saying why
-not. A page has one server at most, on a machine of the page's own."""
+"""The pages of the book run as written: every block of docs/README.md and docs/book without a comment above that says why not.
+A page has one server at most, on a machine of the page's own."""
 import glob
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""The command line against a real server: one address for all commands, and what it says of a server that sleeps. And the doctor,
+"""The command line against a real server: one address for all commands, and the words about a sleeping server. And the doctor,
 which needs no server.
 """
 import json
@@ -161,7 +161,8 @@ class CommandLine(unittest.TestCase):
 
 class Doctor(unittest.TestCase):
     def doctor(self, *args, isa=""):
-        """`isa`: what forces an instruction set; without one the best is chosen, also where this test itself is told one."""
+        """`isa`: what forces an instruction set; without `isa` the best set is chosen, also where this test itself runs under a
+        forced set."""
         return subprocess.run([SOMNUS, "doctor", *args], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
                               env={**os.environ, "SOMNUS_CPU_ISA": isa})
 
@@ -186,7 +187,8 @@ class Doctor(unittest.TestCase):
         self.assertNotIn("model", report)
 
     def test_every_family_in_its_directory_and_its_file(self):
-        """Which tokens of a sequence the cache has to have is known of each; a model with another kind of layer is refused."""
+        """For each model it is known which tokens of a sequence the cache must have; a model with an unknown kind of layer is
+        refused."""
         windows = {"mistral-window": 16, "phi3-window": 24}
         for folder in ("tiny", "variants", "gguf_variants"):
             for path in sorted(pathlib.Path(TINY).parent.joinpath(folder).iterdir()):

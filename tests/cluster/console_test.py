@@ -45,7 +45,7 @@ class Console(unittest.TestCase):
         self.ports = {self.cluster.port, self.cluster.admin_port}
 
     def tearDown(self):
-        """No page of any case has asked another host, or met its own policy."""
+        """No page of any case has asked another host, or broken the page's own policy."""
         self.assertEqual(self.browser.violations(), [])
         self.assertLessEqual(self.browser.hosts(), {f"127.0.0.1:{port}" for port in self.ports})
 
@@ -77,7 +77,7 @@ class Console(unittest.TestCase):
         return response.json["choices"][0]["message"]["content"]
 
     def shown(self):
-        """The last answer's text, as far as it has letters: a page shows no white space at a text's ends."""
+        """The last answer's text, up to the last letter: a page shows no white space at a text's ends."""
         return self.browser.script(f"return {LAST}.querySelector('.body:not(details .body)').textContent")
 
     def assert_shows(self, text):

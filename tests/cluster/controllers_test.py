@@ -1,8 +1,8 @@
-"""The calls with which controllers that were written for vLLM put a model to sleep and wake it, in their order, with real
-workers: each of them succeeds, and afterwards the model gives its tokens.
+"""The calls with which controllers that were written for vLLM put a model to sleep and wake the model, in the controllers'
+order, with real workers: each call succeeds, and afterwards the model gives the right tokens.
 
-They know one address, the operators', and nothing of what is different here: a wake-up from level 2 has read the weights
-itself, and reload_weights, which vLLM needs then, reads them again.
+The controllers know one address, the operators', and no differences to vLLM: a wake-up from level 2 has read the weights
+itself, and reload_weights, which vLLM needs then, reads the weights again.
 """
 import concurrent.futures
 import itertools
@@ -13,11 +13,11 @@ from cluster.harness import Cluster, expected, tiny, wait_until
 
 MODELS = {"test-model": "llama-uneven", "qwen": "qwen3"}
 CASES = {name: next(case for case in expected(model) if not case["ambiguous"]) for name, model in MODELS.items()}
-KV_BYTES = 32 << 20  # far more than the rest of a model: memory for one and a half has room for one
+KV_BYTES = 32 << 20  # far more than the rest of a model: memory for one and a half models has room for one
 FLAGS = ("--dtype=float32", f"--kv-cache-memory-bytes={KV_BYTES}", "--max-model-len=512", "--no-elastic-kv-cache")
 
 RELOAD = ("/collective_rpc", {"method": "reload_weights"})
-# A line of llama-swap, when it has put another model to sleep.
+# The line of llama-swap after a model was put to sleep.
 LLAMA_SWAP_WAKES = (("/wake_up", None), RELOAD, ("/reset_prefix_cache", None))
 # TRL and verl do so: after the wake-up of the weights the trainer gives up the memory that the KV cache then takes.
 TRAINER_WAKES = (("/wake_up?tags=weights", None), RELOAD, ("/wake_up?tags=kv_cache", None))
@@ -27,7 +27,7 @@ class Controller(unittest.TestCase):
     """Base of cases: one controller, whose calls are for one model. A derived class serves the cluster."""
 
     def call(self, method, target, body=None, name=None):
-        """The answer of one call, which has to be a 200; `name`: of the model that the controller names."""
+        """The answer of one call, which has to be a 200; `name`: the model's name in the call."""
         if name is not None:
             target += f"{'&' if '?' in target else '?'}model={name}"
         answer = self.cluster.request(method, target, body, port=self.cluster.admin_port)
@@ -63,7 +63,7 @@ class Controller(unittest.TestCase):
             self.assert_exact(name)
 
     def check_llm_d(self, name=None):
-        """It asks all the time, also in the middle of a transition, whether the model sleeps."""
+        """The controller asks all the time, also in the middle of a transition, whether the model sleeps."""
         over, asked = threading.Event(), []
 
         def ask():
@@ -133,7 +133,7 @@ class OneOfTwoModels(Controller):
         self.check_alone(self.check_llm_d)
 
     def test_llama_swap_where_one_has_room(self):
-        """It puts one model to sleep, and then wakes the other one."""
+        """The controller puts one model to sleep, and then wakes the other model."""
         most = max(self.cluster.metric("somnus:resident_bytes", model_name=name) for name in MODELS)
         with self.serve(f"--device-memory-budget={int(1.5 * most)}") as self.cluster:  # of this case alone
             for asleep, awake in (*itertools.permutations(MODELS), *itertools.permutations(MODELS)):

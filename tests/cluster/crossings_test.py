@@ -254,7 +254,7 @@ class ExpertsAndAnAdapter(Crossings, unittest.TestCase):
     variant, updated = "qwen3-moe", r"experts\.[0-9]+\.up_proj"
     flags = ("--enable-expert-parallel", "--expert-load-metrics")
     adapted = ("q_proj", "v_proj", "o_proj")
-    layers, experts_of_a_token = (0, 2), 3  # as the checkpoint has them; layer 1 has no experts
+    layers, experts_of_a_token = (0, 2), 3  # as in the checkpoint; layer 1 has no experts
 
     def tearDown(self):
         self.cluster.wait_idle()
@@ -265,8 +265,8 @@ class ExpertsAndAnAdapter(Crossings, unittest.TestCase):
 
 
 class FusedExpertsInStages(Crossings, unittest.TestCase):
-    """Windows and sinks beside the experts, which files and updates have in one tensor of a layer. A single worker computes the wanted
-    answers, of which sleeps at level 1 keep the blocks."""
+    """Windows and sinks beside the experts, which files and updates have in one tensor of a layer. A single worker computes the
+    wanted answers; sleeps at level 1 keep the blocks."""
 
     variant, updated, workers, stages = "gpt-oss", r"experts\.(gate_up|down)_proj", 1, 2
     subject = ("--keep-kv-on-sleep",)

@@ -124,8 +124,8 @@ class ElasticKvTest(unittest.TestCase):
         self.addCleanup(self.cluster.__exit__)
 
     def press(self, busy, done):
-        """Loads one model with more than its cache holds, until done(fewest) or a load too many. Returns the fewest blocks
-        that each model had."""
+        """Loads one model with more than the cache holds, until done(fewest) or a load too many. Returns the fewest blocks that
+        each model had."""
         all_fewest = {name: self.mapped(name) for name in MODELS}
         for _ in range(MOST_LOADS):
             results = {}

@@ -1,5 +1,5 @@
-"""Embeddings of served decoders through the whole cluster: the vectors are those of transformers on any number of ranks, in
-chunks, in batches, from the prefix cache, after a worker's death and after a sleep; and the shapes are OpenAI's and vLLM's."""
+"""Embeddings of served decoders through the whole cluster: the vectors equal transformers' on any number of ranks, in chunks,
+in batches, from the prefix cache, after a worker's death and after a sleep; and the shapes are OpenAI's and vLLM's."""
 import json
 import math
 import os
@@ -51,7 +51,7 @@ class EmbeddingCase(unittest.TestCase):
 
 
 class Vectors(EmbeddingCase):
-    """Each row: ranks, model, pooling type. The rows' vectors are compared with those of transformers."""
+    """Each row: ranks, model, pooling type. The rows' vectors are compared with transformers' vectors."""
 
     ROWS = ((1, "llama-uneven", "last"), (2, "qwen2", "mean"), (3, "llama-uneven", "cls"), (4, "opt", "mean"), (3, "opt", "last"),
             (4, "llama-uneven", "mean"))
@@ -125,7 +125,7 @@ class Replicas(EmbeddingCase):
 
 
 class Faults(EmbeddingCase):
-    """A mean takes every row of its prompt: what was computed before a fault must not be forgotten, nor counted twice."""
+    """A mean takes every row of the prompt: rows from before a fault must not be forgotten, nor counted twice."""
 
     @classmethod
     def setUpClass(cls):
@@ -137,7 +137,7 @@ class Faults(EmbeddingCase):
         cls.expected = {i: cls.embed(cls(), cls.prompts[i], normalize=False)[0] for i in (0, 1, 299, 300, 598, 599)}
 
     def under_way(self, strike):
-        """A request of all prompts, struck while it is under way; its vectors must be the undisturbed ones."""
+        """A request of all prompts, struck in the middle; the vectors must equal the undisturbed vectors."""
         answers = []
         thread = threading.Thread(target=lambda: answers.append(self.embed(self.prompts, normalize=False)))
         thread.start()

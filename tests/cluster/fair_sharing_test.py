@@ -1,5 +1,5 @@
-"""Fair sharing among users, through the whole cluster: one floods the server, and another one's requests do not wait for it.
-Only the order in which the server begins them is looked at, never a time."""
+"""Fair sharing among users, through the whole cluster: one user floods the server, and requests of a second user do not wait
+for the flood. Only the order in which the server begins requests is looked at, never a time."""
 import collections
 import threading
 import unittest
@@ -10,7 +10,7 @@ from cluster.trace_test import trace
 
 FLOOD, LIGHT, SLOTS = 24, 3, 2
 FIELDS = {"max_tokens": 60, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
-LENGTHS = {"flood": 20, "light": 33}  # of prompts, by which a step shows whose it begins
+LENGTHS = {"flood": 20, "light": 33}  # of prompts, by which a step shows the user
 BEGUN = {flood * LENGTHS["flood"] + light * LENGTHS["light"]: (flood, light) for flood in range(SLOTS + 1) for light in range(SLOTS + 1)}
 
 
@@ -19,7 +19,7 @@ def start(*flags):
 
 
 class Round:
-    """Requests of a user who floods, and behind them those of another one; all wait before the first one begins."""
+    """Requests of a user who floods, and behind these the requests of a second user; all wait before the first begins."""
 
     def __init__(self, cluster, flood, light):
         self.tokens, self._threads, self._cluster = {}, [], cluster
@@ -45,7 +45,7 @@ class Round:
         self._threads[-1].start()
 
     def flood_before_light(self):
-        """How many requests of the flood began before the last one of the others, or with it."""
+        """How many requests of the flood began before the last request of the light user, or in the same step."""
         flood = light = 0
         for step in sorted(self._steps, key=lambda step: step["ts"]):
             begun = BEGUN[step["args"]["tokens"] - step["args"]["decodes"]]
@@ -63,7 +63,7 @@ class FairSharing(unittest.TestCase):
         for number in range(FLOOD + LIGHT):
             self.assertEqual(round_.tokens[number], self.without.tokens[number], number)
 
-    # As many of the flood as the light user has, and what begins beside the last of these.
+    # As many requests of the flood as the light user has, and the requests that begin beside the last.
     BOUND = LIGHT + SLOTS
 
     @classmethod

@@ -1,5 +1,5 @@
-"""File systems that do not answer: the log and the status say what waits and since when, a verb ends the call, SIGTERM ends the
-server in bounded time. And a FIFO in place of a file is refused at once."""
+"""File systems that do not answer: the log and the status say which part waits and since when, a verb ends the call, SIGTERM
+ends the server in bounded time. And a FIFO in place of a file is refused at once."""
 import os
 import shutil
 import signal
@@ -79,7 +79,7 @@ class Hangs(unittest.TestCase):
         return files
 
     def call_that_hangs(self, cluster, files, target):
-        """The thread of an operator's call that waits for the files, and a list for its response."""
+        """The thread of an operator's call that waits for the files, and a list for the response."""
         responses = []
         files.hang()
         thread = threading.Thread(target=lambda: responses.append(cluster.request("POST", target, port=cluster.admin_port)), daemon=True)
@@ -94,7 +94,7 @@ class Hangs(unittest.TestCase):
         wait_until(lambda: "The model is loading: the headers of its files are read. Why: the server has started. Since: " in cluster.log(),
                    PATIENCE_S, cluster.log)
         cluster.process.send_signal(signal.SIGTERM)
-        # The system cannot end whoever is within a read that has begun, but everybody else may go on.
+        # The system cannot end a process within a read that has begun, but all other processes may go on.
         wait_until(lambda: "the server has not stopped within 1m30s" in cluster.log(), PATIENCE_S, cluster.log)
         files.go_on()
         self.assertEqual(cluster.process.wait(PATIENCE_S), 1)
@@ -131,7 +131,7 @@ class Hangs(unittest.TestCase):
         self.assertIn("the call has ended", cluster.cli("abort-call").stdout)
         thread.join(PATIENCE_S)
         self.assertEqual([response.status for response in responses], [409])
-        # The worker that is killed within its read ends once the read does, and a new one takes its place.
+        # A worker that is killed within a read ends once the read does, and a new worker takes the place.
         files.go_on()
         wait_until(lambda: cluster.status()["state"] == "ENGINE_STATE_ASLEEP", PATIENCE_S, cluster.log)
         cluster.admin("/wake_up")

@@ -25,7 +25,7 @@ def bearer(key):
 
 
 def serial(port, ca):
-    """The serial number of the certificate that a port shows, or None where it is not one of this authority."""
+    """The serial number of the certificate that a port shows, or None for a certificate of another authority."""
     context = ssl.create_default_context(cafile=ca)
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as sock, \

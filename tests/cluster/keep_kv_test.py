@@ -83,8 +83,8 @@ class KeepKv(unittest.TestCase):
             raise Ended()
 
     def assert_open_requests_go_on(self, cluster, requests, naps):
-        """Streams `requests`, (prompt, max_tokens) each, and calls every nap while they run. Then each has the tokens that
-        it had undisturbed; returns how the counters have grown, and how many tokens there are to compute."""
+        """Streams `requests`, (prompt, max_tokens) each, and calls every nap while the requests run. Then each has the same
+        tokens as undisturbed; returns how the counters have grown, and how many tokens there are to compute."""
         wanted = [cluster.tokens(prompt, max_tokens=count, ignore_eos=True) for prompt, count in requests]
         for attempt in range(ATTEMPTS):
             cluster.admin("/reset_prefix_cache")

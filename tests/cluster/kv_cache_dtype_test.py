@@ -21,8 +21,8 @@ GOLDEN = os.path.join(ROOT, "tests", "data", "smollm2_greedy.json")
 # How far an fp8 cache may move log-probabilities of the tiny models, whose random weights make large logits, on
 # average (measured: 0.27), and the difference of SmolLM2's two best logits (0.3). An int8 cache moves log-probabilities less.
 TINY_BOUND, SMOLLM2_BOUND = {FP8: 0.4, INT8: 0.15}, 1.0
-# Two ranks add in another order than one: a key whose last bit differs may round to another fp8, an eighth away. Below
-# this distance of the two best either token is right (measured: 0.06).
+# Two ranks add in another order than a single rank: a key whose last bit differs may round to another fp8, an eighth away.
+# Below this distance between the two best tokens either token is right (measured: 0.06).
 TIE = 0.6
 
 

@@ -28,7 +28,7 @@ class Router:
 
     def __init__(self):
         self.caches, self.last, self.snapshots, self.gaps, self.cleared = {}, None, 0, 0, 0
-        self.newest = 0  # of all blocks that were stored; of one replica it is their number since the start
+        self.newest = 0  # of all blocks that were stored; with one replica the number since the start
 
     def take(self, batch):
         if "snapshot_parts_left" in batch:
@@ -172,8 +172,8 @@ class KvEvents(unittest.TestCase):
         return (answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens", 0)
 
     def await_equal(self, cluster, *followers, from_the_start=False):
-        """Until every follower knows as many blocks as the engine has; all of them know the same then. `from_the_start`: they
-        have seen every block that was ever stored, of one replica, which says more where blocks come and go."""
+        """Until every follower knows as many blocks as the engine has; all followers know the same then. `from_the_start`: the
+        followers have seen every block that was ever stored, of one replica, which says more where blocks come and go."""
         def equal():
             for follower in followers:
                 if follower.error is not None:

@@ -139,7 +139,7 @@ class Refusals(unittest.TestCase):
     """A single clear line that names the mistake, and a non-zero exit."""
 
     def refuse(self, *args, names):
-        # A port that another suite has at the moment would be the mistake that is named.
+        # A port that another suite has at the moment would be the named mistake.
         ports = [] if not args or any(arg.startswith("--p") for arg in args) else ["--port=0"]
         done = subprocess.run([SOMNUS, "serve", *args, *ports], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
         self.assertNotEqual(done.returncode, 0)

@@ -23,7 +23,7 @@ WORKER_FLAGS = ("--liveness-timeout=3s", "--step-timeout=1m")
 # A step that takes longer than this is late; the coordinator stands still for longer.
 HANG_TIMEOUT_S, STANDSTILL_S, NUM_TOKENS = 3, 5, 450
 WATCHDOG_S = 0.3
-# The loops of a server with one model that sleeps when it is idle, by the names of their threads.
+# The loops of a server with one model that sleeps when idle, by the names of the threads.
 LOOPS = {"engine loop": "engine loop", "sleep of an idl": "sleep of an idle engine", "watch of regist": "watch of registered workers",
          "gRPC health": "gRPC health", "watch of the pr": "watch of the processes of 1 workers"}
 NOT_SERVING, SERVING = b"\x08\x02", b"\x08\x01"  # grpc.health.v1.HealthCheckResponse
@@ -62,8 +62,8 @@ def threads(pid):
 
 
 class StoppedThread:
-    """with StoppedThread(pid, name): the thread stands still while all others run, as in a deadlock, since a tracer holds the
-    thread. To be used on one thread of the test."""
+    """with StoppedThread(pid, name): the thread stands still while all other threads run, as in a deadlock, since a tracer
+    holds the thread. To be used on one thread of the test."""
 
     def __init__(self, pid, name):
         self.thread = min(threads(pid)[name])  # threads that a thread starts have the same name

@@ -126,7 +126,7 @@ class Lora(unittest.TestCase):
         return ranks, self.cluster.metric("somnus:host_bytes", tag="workspace")
 
     def test_more_adapters_than_places(self):
-        """Requests with three adapters take turns in one place of the device, and each has the answer that it has alone."""
+        """Requests with three adapters take turns in one place of the device, and each has the same answer as alone."""
         modules = [f"--lora-modules={name}={path}" for name, path in (("poet", poet), ("other", other), ("third", poet))]
         self.start(*modules, "--max-loras=1")
         names = ("poet", "other", "third", self.cluster.name)
@@ -150,8 +150,8 @@ class Lora(unittest.TestCase):
         return self.cluster.request("POST", "/v1/completions", {"model": model, "prompt": PROMPT, "max_tokens": 2})
 
     def test_adapters_that_the_workers_have_forgotten(self):
-        """One copy in host memory: requests by turns, after a kill and a sleep, too. Files that are others by then are an error of
-        their requests alone."""
+        """One copy in host memory: requests by turns, after a kill and a sleep, too. Files that have changed by then are an
+        error of their requests alone."""
         moving, resting = os.path.join(root, "moving"), os.path.join(root, "resting")
         shutil.copytree(poet, moving)
         shutil.copytree(other, resting)

@@ -84,7 +84,7 @@ class ModelFailuresTest(unittest.TestCase):
             self.assertIn("tokenizer.json", cluster.log())
 
     def test_workers_of_other_hosts_are_not_touched_by_a_damaged_tokenizer(self):
-        """They may hold weights of an earlier coordinator, however long the tokenizer takes to read."""
+        """Workers may hold weights of an earlier coordinator, however long the read of the tokenizer takes."""
         cut_tokenizer(self.paths["qwen"], MANY_TOKENS)
         cluster_port, = free_ports(1)
         with HandStartedWorkers(cluster_port) as workers:

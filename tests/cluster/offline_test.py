@@ -144,7 +144,7 @@ class Engine(unittest.TestCase):
         return self.llm.generate(prompts, params, use_tqdm=False, **fields)
 
     def test_tokens_of_many_prompts_in_their_order(self):
-        """More prompts than a request has, of both kinds, each with parameters of its own."""
+        """More prompts than a request has, of both kinds, each with different parameters."""
         prompts, params, wanted = [], [], []
         for number in range(150):
             case = CASES[number % len(CASES)]
@@ -219,7 +219,7 @@ class Engine(unittest.TestCase):
         self.assertEqual(self.generate([]), [])
 
     def test_requests_that_wait_for_room_in_the_queue(self):
-        """More prompts than the queue takes are sent again; what could never go in is an error."""
+        """More prompts than the queue takes are sent again; a prompt that could never go in is an error."""
         with LLM(tiny(MODEL), max_num_waiting=40, max_num_seqs=1, **SETTINGS) as llm:
             params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
             outputs = llm.generate([CASES[0]["prompt"]] * 200, params, use_tqdm=False)
@@ -286,7 +286,8 @@ class Engine(unittest.TestCase):
         self.assertEqual(self.llm.llm_engine.model_config.max_model_len, self.llm.max_model_len)
 
     def test_beam_searches(self):
-        """The answers are transformers'; tokens and texts begin with the prompt, and sums are those of the log-probabilities."""
+        """The answers are transformers'; tokens and texts begin with the prompt, and sums are the sums of the
+        log-probabilities."""
         decode = self.llm.get_tokenizer().decode
         for case in SEARCHES:
             params = BeamSearchParams(beam_width=case["n"], max_tokens=case["max_tokens"], ignore_eos=case["ignore_eos"],

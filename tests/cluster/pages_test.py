@@ -14,7 +14,7 @@ from cluster.harness.page_blocks import Machine, blocks_of
 from cluster.harness.python_client import CLIENT, InstalledClient
 
 QUICKSTART = os.path.join(ROOT, "tools", "quickstart.sh")
-# The block that installs and tests has cases of its own (Quickstart).
+# The block that installs and tests has other cases (Quickstart).
 ELSEWHERE = ("tools/quickstart.sh", "pip install")
 RL_MODEL = "llama-uneven"
 
@@ -97,7 +97,7 @@ class Quickstart(unittest.TestCase):
         return {**os.environ, **dict(zip(("PORT", "ADMIN_PORT", "GRPC_PORT"), map(str, free_ports(3))))}
 
     def test_once_answers_and_leaves_nothing(self):
-        # Files: the script would wait for a pipe that is not read before it ends.
+        # Files: the script would wait for a pipe that is not read before the script's end.
         with tempfile.TemporaryFile("w+", encoding="utf-8") as stdout, tempfile.TemporaryFile("w+", encoding="utf-8") as stderr:
             started = subprocess.Popen([QUICKSTART, "--once"], env=self.environment(), stdin=subprocess.DEVNULL,
                                        stdout=stdout, stderr=stderr)

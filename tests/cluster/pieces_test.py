@@ -1,5 +1,5 @@
-"""Tokenizers of SentencePiece's kind, and directories without tokenizer.json, in whole clusters: a prompt becomes the file's tokens,
-and an answer is the same text whole, streamed, and as the end of what prompt and answer say together."""
+"""Tokenizers of SentencePiece's kind, and directories without tokenizer.json, in whole clusters: a prompt becomes the file's
+tokens, and an answer is the same text whole, streamed, and as the end of the text of prompt and answer together."""
 import json
 import os
 import shutil

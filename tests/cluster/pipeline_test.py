@@ -2,8 +2,8 @@
 """Pipelines of workers: the tokens of a single stage, on a host and on two, and the load of experts. crossings_test.py has losses,
 sleeps, forms and drafts.
 
-As a script it measures steps of two hosts that divide the layers beside two hosts that divide each layer, in turns (needs root,
-as two_hosts_test.py):
+As a script the file measures steps of two hosts that divide the layers beside two hosts that divide each layer, in turns (needs
+root, as two_hosts_test.py):
   pipeline_test.py [--model PATH] [--rounds 5] [--concurrency 1,8,32]
 """
 import argparse
@@ -78,7 +78,7 @@ class LoadOfExperts(unittest.TestCase):
     """Each token that steps have computed counts once for each expert of the token, in each layer that has experts, however the
     workers divide the model."""
 
-    layers, experts, experts_of_a_token = (0, 2), 7, 3  # as the checkpoint has them; layer 1 has no experts
+    layers, experts, experts_of_a_token = (0, 2), 7, 3  # as in the checkpoint; layer 1 has no experts
 
     @classmethod
     def setUpClass(cls):

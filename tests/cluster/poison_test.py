@@ -31,7 +31,7 @@ def neighbours(rng, count=8):
 
 
 class FaultyCluster:
-    """A cluster of faulty workers, and the file that says how they fail. A context manager."""
+    """A cluster of faulty workers, and the file that says how the workers fail. A context manager."""
 
     def __init__(self, faults, *flags, workers=2, model=tiny(MODEL), wait=True, prefix=(), env=None):
         self.faults = FaultFile()
@@ -56,7 +56,7 @@ class FaultyCluster:
 
 class Poison(unittest.TestCase):
     def refusal(self, cluster, prompt):
-        """The message with which a streamed request ends, by its status or by an event."""
+        """The message with which a streamed request ends, by the status or by an event."""
         stream = cluster.open_stream(prompt, timeout=END_S)
         self.addCleanup(stream.close)
         if stream.status != 200:

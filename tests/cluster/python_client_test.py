@@ -1,4 +1,4 @@
-"""The Python client, installed by pip from its folder, in processes of its own."""
+"""The Python client, installed by pip from its folder, in separate processes."""
 import json
 import os
 import subprocess
@@ -84,7 +84,7 @@ print(json.dumps(seen))
 """
 
 
-# The request of the sending thread after its update has failed.
+# The request of the sending thread after a failed update.
 TOO_LATE = """
 import concurrent.futures, json, os
 from somnus import updates

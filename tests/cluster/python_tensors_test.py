@@ -1,6 +1,7 @@
-"""The Python client's tensors: PyTorch's, NumPy's and what else has a buffer, and GPU memory that is given to the workers.
+"""The Python client's tensors: PyTorch's, NumPy's and other objects with a buffer, and GPU memory that is given to the workers.
 
-PyTorch and a GPU have stand-ins here (harness/torch_stand_in.py). NumPy is asked itself where it is installed, and has one, too.
+PyTorch and a GPU have stand-ins here (harness/torch_stand_in.py). NumPy itself is asked where NumPy is installed, and has a
+stand-in, too.
 """
 import os
 import unittest
@@ -19,7 +20,7 @@ def setUpModule():
     unittest.addModuleCleanup(client.__exit__)
 
 
-# For all scripts: argv[1] is the harness's folder. `Array` offers what the client asks of an array of NumPy's.
+# For all scripts: argv[1] is the harness's folder. `Array` offers the functions that the client asks of an array of NumPy's.
 PRELUDE = """
 import array, contextlib, gc, json, os, runpy, struct, sys, types, weakref, grpc
 sys.path.insert(0, sys.argv[1])
@@ -98,7 +99,7 @@ if numpy is not None:
 print_json(seen)
 """
 
-# A chunk is shown as a worker gets it.
+# A chunk is shown as received by a worker.
 EXPORT = PRELUDE + """
 driver, asked = torch.Driver(), []
 cuda_memory.ctypes.CDLL = lambda name: asked.append(name) or driver

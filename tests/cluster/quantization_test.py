@@ -17,8 +17,8 @@ PACKED = os.path.join(ROOT, "tests", "data", "packed")
 # How far log-probabilities of the tiny model, whose random weights make large logits, may move on average (measured in the
 # runner: 0.13 and 1.2, the same on one and two ranks; fp8 has a mantissa of three bits and rounds no activations).
 BOUNDS = {INT8: 0.3, INT4: 2.0, FP8: 1.2}
-# Two ranks add in another order than one, after which an activation may round to the next of 255 steps. Below this
-# distance of the two best either token is right.
+# Two ranks add in another order than a single rank, after which an activation may round to the next of 255 steps. Below this
+# distance between the two best tokens either token is right.
 TIE = 0.3
 
 

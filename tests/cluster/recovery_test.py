@@ -41,7 +41,7 @@ class Struck(unittest.TestCase):
     """All moments of a class share a cluster; a case that fails takes the cluster down, and the next case starts a cluster.
 
     A row of MOMENTS has the moment, the fault, the rank and the moment's arguments; each row is a case. The moments within a
-    sleep or a wake-up are those of transition_faults_test.py, by name.
+    sleep or a wake-up stand in transition_faults_test.py, by name.
     """
 
     WORKERS, MOMENTS = 2, ()

@@ -1,7 +1,7 @@
 """Attacks beyond the threat list: floods of idle connections, half-closed and unread sockets, other protocols at every
 port, aborted and dripped uploads, smuggled requests, lists and numbers of absurd size.
 
-As in attacks_test: after each one the same greedy text within ten seconds, files and memory back, no leak in an error.
+As in attacks_test: after each attack the same greedy text within ten seconds, files and memory back, no leak in an error.
 """
 import json
 import os

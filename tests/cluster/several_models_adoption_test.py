@@ -1,5 +1,5 @@
-"""Several models with --run-dir: the workers of each outlive a coordinator that is killed, and the next one adopts them in the
-state that they are in."""
+"""Several models with --run-dir: the workers of each outlive a coordinator that is killed, and the next coordinator adopts the
+workers in their present state."""
 import os
 import shutil
 import signal
@@ -70,7 +70,7 @@ class SeveralModelsAdoptionTest(unittest.TestCase):
                 cluster = self.start()
                 self.assert_adopted(cluster, known)
                 self.assertEqual(self.states(cluster), before)
-                self.assert_serve(cluster)  # a request wakes the one that sleeps: nobody is known to have asked for it
+                self.assert_serve(cluster)  # a request wakes the sleeping model: no operator has asked for the sleep
         self.assertEqual(cluster.stop(), 0)
         self.assert_nothing_left()
 

@@ -1,12 +1,12 @@
-"""Weights of one of several models are replaced while another one serves: a trainer's step by step, and what becomes of weights
-that no file has."""
+"""Weights of one of several models are replaced while another model serves: a trainer's weights step by step, and the fate of
+weights that no file has."""
 import threading
 import unittest
 
 from cluster.harness import Cluster, expected, grpc, stubs, tiny, wait_until
 from cluster.harness.other_weights import second_checkpoint, tensors_of
 
-# Two models of the same files: the one that is trained, and the one that serves.
+# Two models of the same files: a model that is trained, and a model that serves.
 MODEL = "llama-uneven"
 PROMPTS = [case["prompt"] for case in expected(MODEL) if not case["ambiguous"]][:3]
 DEADLINE_S = 60
@@ -103,7 +103,7 @@ class SeveralWeights(unittest.TestCase):
                                                 reason="only_copy") or 0) > 0, DEADLINE_S, "the decision")
         self.assert_tokens("trained", self.new_tokens)
         self.assertEqual(self.admin(f"/reload_weights?model=trained&path={self.other}").status, 200)
-        waiting.join(DEADLINE_S)  # a file has them now
+        waiting.join(DEADLINE_S)  # a file has the weights now
         self.assertFalse(waiting.is_alive())
         self.assert_tokens("trained", self.new_tokens)
         self.assertEqual(self.cluster.stop(), 0)

@@ -26,7 +26,7 @@ def some_tags(rng):
 
 
 def memory_kib(pid):
-    """A process's share of memory, without program and libraries, whose share changes with every such process."""
+    """A process's share of memory, without program and libraries, the share of which changes with every such process."""
     exe, total, counts = os.readlink(f"/proc/{pid}/exe"), 0, True
     with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as file:
         for line in file:

@@ -12,7 +12,7 @@ SERVING_S = 60
 
 
 class Job(Cluster):
-    """A job that runs the script, one worker on each node. Its client is Cluster's."""
+    """A job that runs the script, one worker on each node. The client is Cluster's."""
 
     def __init__(self, slurm):
         self.slurm = slurm
@@ -40,8 +40,8 @@ class Job(Cluster):
         wait_until(lambda: self.health() == 200, SERVING_S, lambda: f"the job serves: {self.state()}\n{self.log()}\n{self.slurm.logs()}")
 
     def begin_now(self):
-        """A job that was queued again starts after two minutes; this one after a few seconds. A node refuses it in the second
-        in which it has ended it."""
+        """A job that was queued again starts after two minutes; this one after a few seconds. A node refuses a job in the
+        second in which the node has ended it."""
         self.slurm.wait_for_state(self.id, "PENDING")
         wait_until(lambda: not self.slurm.steps(), 30, "all steps are over")
         self.slurm.run("scontrol", "update", f"JobId={self.id}", "StartTime=now+3")
@@ -54,11 +54,11 @@ class Job(Cluster):
                 if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == program:
                     found[pid] = self.slurm.node_of(pid)
             except OSError:
-                pass  # it has ended meanwhile
+                pass  # the job has ended meanwhile
         return found
 
     def stream(self, action=lambda: None):
-        """The text of a stream and its finish reasons; action() runs in the middle of it."""
+        """The text of a stream and its finish reasons; action() runs in the middle."""
         stream = self.open_stream(CASE["prompt"], max_tokens=450)
         events = stream.events()
         first = next(events)
@@ -74,7 +74,7 @@ class SlurmJob(unittest.TestCase):
         cls.slurm = cls.enterClassContext(slurm_daemons.Slurm())
 
     def start(self):
-        """A job that serves; it is gone once the test is over."""
+        """A job that serves; gone once the test is over."""
         job = self.enterContext(Job(self.slurm))
         job.wait_serving()
         return job
@@ -99,7 +99,7 @@ class SlurmJob(unittest.TestCase):
         self.assertEqual(job.state()["Restarts"], "1")
         job.wait_serving()
 
-        # scancel ends it for good, and open requests end first.
+        # scancel ends the job for good, and open requests end first.
         self.assertEqual(job.stream(lambda: self.slurm.run("scancel", str(job.id))), undisturbed)
         self.slurm.wait_for_state(job.id, "CANCELLED")
         wait_until(lambda: not job.tasks("worker") and not job.tasks("coordinator"), 30, "all have left")

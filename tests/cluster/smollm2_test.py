@@ -87,7 +87,7 @@ class BeamSearch(unittest.TestCase):
 
 
 class AsStored(unittest.TestCase):
-    """The weights computed as the file stores them, beside the same weights in float32."""
+    """The weights computed as stored in the file, beside the same weights in float32."""
 
     def score(self, *flags):
         """For each position of the reference's texts the log-probabilities of the likeliest tokens and of the text's token."""

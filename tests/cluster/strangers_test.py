@@ -42,7 +42,7 @@ def setUpModule():
 
 
 def forged(message):
-    """A request as one who knows the protocol would forge it: of a later epoch, which no fence refuses."""
+    """A request as forged by a stranger who knows the protocol: of a later epoch, which no fence refuses."""
     for field, value in (("group_epoch", 1 << 40), ("operation_id", 7), ("worker_id", "forged"), ("address", "127.0.0.1:1"),
                          ("version", "0"), ("level", 2), ("step_id", 1)):
         if field in message.DESCRIPTOR.fields_by_name:
@@ -51,7 +51,7 @@ def forged(message):
 
 
 def forge_calls(target, metadata=(), credentials=None):
-    """Every call of every service at one address: its name and the code that it got."""
+    """Every call of every service at one address: the name and the code of the answer."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
     with (grpc.secure_channel(target, credentials, options) if credentials else grpc.insecure_channel(target, options)) as channel:
         for service in services:
@@ -67,7 +67,7 @@ def forge_calls(target, metadata=(), credentials=None):
 
 
 def exchange(sock, data, wait):
-    """Sends bytes; returns what comes back until nothing has come for `wait` seconds."""
+    """Sends bytes; returns the bytes that come back until nothing has come for `wait` seconds."""
     sock.settimeout(wait)
     received = b""
     try:
@@ -80,7 +80,7 @@ def exchange(sock, data, wait):
 
 
 def send(address, data, wait=0.3):
-    """Sends bytes to a port or a socket; returns what comes back within `wait` seconds."""
+    """Sends bytes to a port or a socket; returns the bytes that come back within `wait` seconds."""
     with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as sock:
         sock.settimeout(wait)
         try:
@@ -91,7 +91,7 @@ def send(address, data, wait=0.3):
 
 
 class Recorder:
-    """Passes connections on to a port, and keeps what each of those who dial has sent."""
+    """Passes connections on to a port, and keeps the bytes that each dialing side has sent."""
 
     def __init__(self, address, target):
         self.sent = []
@@ -256,7 +256,7 @@ class RemoteWorkers(Unmoved, unittest.TestCase):
                               f"--max-handshakes={MAX_HANDSHAKES}",
                               workers=0, wait=False, env=secret)
         cls.addClassCleanup(cls.cluster.__exit__)
-        # Everybody who dials a worker or the coordinator is recorded: workers advertise an address in front of their own.
+        # Everybody who dials a worker or the coordinator is recorded: workers advertise the recorder's address.
         cls.recorders = [(cls.cluster_port, Recorder(("127.0.0.1", proxy_port), ("127.0.0.1", cls.cluster_port)))]
         cls.recorders += [(port, Recorder(("127.0.0.2", port), ("127.0.0.1", port))) for port in worker_ports]
         for _, recorder in cls.recorders:
@@ -287,7 +287,7 @@ class RemoteWorkers(Unmoved, unittest.TestCase):
                 strangers.append(sock)
                 if i % 2:
                     sock.sendall(TLS_HELLO[:40])
-            # Each of the MAX_HANDSHAKES that are open has two descriptors; the others read an end.
+            # Each of the MAX_HANDSHAKES open handshakes has two descriptors; the other connections read an end.
             for sock in strangers[:-MAX_HANDSHAKES]:
                 self.assertEqual(sock.recv(1), b"")
             wait_until(lambda: len(os.listdir(files)) <= before + 2 * MAX_HANDSHAKES, DEADLINE_S, "few descriptors")
@@ -296,7 +296,7 @@ class RemoteWorkers(Unmoved, unittest.TestCase):
             self.assertIn("more connections than --max-handshakes", self.cluster.log())
             with HandStartedWorkers(self.cluster_port) as workers:
                 workers.start("--register-timeout=2s", env={"SOMNUS_CLUSTER_SECRET": SECRET}).wait(DEADLINE_S)
-                self.assertNotIn("TLS", workers.logs()[0])  # it is told that there is no place
+                self.assertNotIn("TLS", workers.logs()[0])  # the worker is told that there is no place
         finally:
             for sock in strangers:
                 sock.close()
@@ -329,7 +329,7 @@ class RemoteWorkers(Unmoved, unittest.TestCase):
                     context.load_cert_chain(files[1], files[0])
                 for port in self.ports():
                     with self.subTest(port=port, own=own), socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as sock:
-                        # With TLS 1.3 a client learns only when it reads that its certificate was refused.
+                        # With TLS 1.3 a client learns only at a read that the certificate was refused.
                         try:
                             with context.wrap_socket(sock) as channel:
                                 channel.sendall(HTTP2_PREFACE)

@@ -289,7 +289,8 @@ class SameTokens(unittest.TestCase):
         return asked
 
     def disturbed(self, disturb):
-        """Calls disturb(), which returns how many requests it found open, until it found one; every answer is as wanted."""
+        """Calls disturb(), which returns the number of open requests, until there was an open request; every answer is as
+        wanted."""
         for _ in range(ATTEMPTS):
             asked = self.asked()
             found = disturb()
@@ -350,7 +351,8 @@ class Reasoning(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory(prefix="somnus_qwen3_")
         cls.addClassCleanup(folder.cleanup)
-        # Qwen3 begins its thoughts itself, which random weights would not do: so the prompt begins them, where they are asked for.
+        # Qwen3 begins thoughts itself, which random weights would not do: so the prompt begins the thoughts, where thoughts are
+        # asked for.
         with open(os.path.join(qwen3_with_tools(folder.name), "chat_template.jinja"), "a", encoding="utf-8") as file:
             file.write("{%- if add_generation_prompt and enable_thinking %}{{- '<think>\\n' }}{%- endif %}")
         cls.cluster = Cluster(folder.name, "--dtype=float32", workers=2)
@@ -384,10 +386,10 @@ class Reasoning(unittest.TestCase):
         self.assertEqual(set(answer), {"days"})
         self.assertIn(answer["days"], schema["properties"]["days"]["enum"])
         thought = usage["completion_tokens_details"]["reasoning_tokens"]
-        # The end of the thoughts is written for the model, and counts as its thoughts: with this tokenizer some short tokens.
+        # The end of the thoughts is written for the model, and counts as thoughts: with this tokenizer some short tokens.
         self.assertTrue(self.BUDGET <= thought <= self.BUDGET + self.END, usage)
         self.assertGreater(usage["completion_tokens"], thought)
-        # The thoughts are those of a request without a form: the form has no part in them.
+        # The thoughts are the same as in a request without a form: the form has no part in thoughts.
         self.assertEqual(reasoning, free["reasoning"])
 
 

@@ -1,4 +1,4 @@
-"""The terminal: names of models, a server for one answer, the screen of `somnus top`, what has happened to a request, completions."""
+"""The terminal: names of models, a server for one answer, the screen of `somnus top`, the story of a request, completions."""
 import concurrent.futures
 import json
 import os
@@ -39,7 +39,7 @@ class Names(unittest.TestCase):
         listed, = json.loads(run("list", "--json", **self.folder).stdout)["models"]
         self.assertEqual((listed["path"], listed["exists"]), (os.path.realpath(tiny(MODEL)), True))
         self.assertIn("llama", run("doctor", "uneven", "--no-measure", **self.folder).stdout.lower())
-        # The answer of a server of its own is that of any server, and nothing is left of it.
+        # The answer of a command's own server equals any server's, and nothing is left of that server.
         said = run("run", "uneven", "--raw", "--max-tokens=8", "--temperature=0", "a b c", "--", "--dtype=float32", **self.folder)
         self.assertEqual(run("run", tiny(MODEL), "--raw", "--max-tokens=8", "--temperature=0", "a b c", "--", "--dtype=float32",
                              "--host=0.0.0.0").stdout, said.stdout)
@@ -99,7 +99,7 @@ class Names(unittest.TestCase):
 
 
 def free_run_of_four():
-    """A port with three free ones behind it."""
+    """A port that three free ports follow."""
     for _ in range(100):
         port, = free_ports(1)
         if port + 3 < 65536 and all(is_free(one) for one in range(port, port + 4)):
@@ -309,7 +309,7 @@ class Completions(unittest.TestCase):
     @unittest.skipUnless(shutil.which("zsh"), "zsh is not here (tools/setup.sh tests installs it for root)")
     def test_zsh_completes(self):
         """As the Debian package installs the script, and as ~/.zshrc sources it. A function stands in for the command, and
-        prints what it would get."""
+        prints the command's arguments."""
         path = self.written("zsh", "_somnus")
         folder = os.path.dirname(path)
         for setup in (f"fpath=({folder} $fpath); autoload -Uz compinit; compinit -u -D",

@@ -33,7 +33,7 @@ class Tokens(unittest.TestCase):
             self.assertEqual(cluster.stop(), 0)
 
     def test_options_do_not_change_tokens(self):
-        # The last cache holds one longest sequence and little more: the six wait for each other or are preempted.
+        # The last cache holds a single longest sequence and little more: the six wait for each other or are preempted.
         for flags in (("--async-scheduling=false", "--max-num-batched-tokens=16", "--max-num-seqs=4"),
                       ("--async-scheduling", "--max-num-batched-tokens=64", "--enable-prefix-caching=false", "--max-num-seqs=3"),
                       ("--block-size=4", "--max-num-seqs=2", "--threads-per-worker=2"),

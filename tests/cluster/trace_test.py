@@ -1,4 +1,4 @@
-"""GET /trace of a served engine: the steps of a completion, what else took the engine's time, and every decision that the
+"""GET /trace of a served engine: the steps of a completion, the other uses of the engine's time, and every decision that the
 metrics count."""
 import collections
 import unittest
@@ -13,7 +13,7 @@ TOKENS = 12
 
 
 def trace(cluster):
-    """The steps in which something was computed, and the names of what was no step."""
+    """The steps in which something was computed, and the names of spans that are no steps."""
     answer = cluster.request("GET", "/trace?seconds=3600", port=cluster.admin_port)
     if answer.status != 200:
         raise AssertionError(f"HTTP {answer.status}: {answer.text}")
@@ -48,7 +48,8 @@ class Trace(unittest.TestCase):
             self.assertEqual(cluster.request("GET", "/trace").status, 404)
 
     def preempted_and_then_repeated(self, cluster):
-        """Requests that all wait before the first one begins, so that not all fit, and one twice, so that its blocks are cached."""
+        """Requests that all wait before the first begins, so that not all fit, and one request twice, so that its blocks are
+        cached."""
         cluster.admin("/pause")
         asked = together(cluster)
         choices = sum(request.get("n", 1) for request in REQUESTS)

@@ -156,7 +156,7 @@ class RankThatKeepsBlocksIsKilled(KilledRanks):
 class RankWithACompressedBackupIsKilled(KilledRanks):
     FLAGS = ("--backup=compress",)
     MOMENTS = (
-        # Level 2 has given up the backup, so that the sleep makes one.
+        # Level 2 has given up the backup, so that the sleep makes a new backup.
         ((sleep(2), WAKE), sleep(1), ("save",)),
         ((sleep(1),), WAKE, ("restore",)),
     )
@@ -180,7 +180,7 @@ class OutOfMemory(unittest.TestCase):
     FailEveryCall (tests/worker) does so with every kind at both levels."""
 
     def test_what_does_not_fit_begins_nowhere(self):
-        """Ranks of one host share its memory, so where a rank sees little, every rank and tag lacks a part of the rest."""
+        """Ranks of one host share the host's memory, so where a rank sees little, every rank and tag lacks a part of the rest."""
         faulty = FaultyCluster("", KV_CACHE, "--backup=retain", env=WITHOUT_POOLS)
         with faulty as cluster:
             awake = [resident(rank) for rank in cluster.status()["ranks"]]

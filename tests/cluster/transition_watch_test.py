@@ -1,6 +1,6 @@
 """Sleeps and wake-ups that somebody watches, with real processes: over gRPC, in the status, and by the bar of `somnus`.
 
-The workers are tests/worker:faulty_worker. One of these workers stops in the middle of a transition, as in a long transition.
+The workers are tests/worker:faulty_worker. A worker stops in the middle of a transition, as in a long transition.
 """
 import json
 import os

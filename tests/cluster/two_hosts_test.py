@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Ranks on several hosts, which are network namespaces with names of their own: tokens, and cables that are cut.
+"""Ranks on several hosts, which are network namespaces with host names: tokens, and cables that are cut.
 
-Needs root, `ip` (iproute2) and `unshare` (util-linux); skipped elsewhere. As a script it measures a step over two hosts
-beside one over shared memory, in turns, and how long a cut cable holds up a stream:
+Needs root, `ip` (iproute2) and `unshare` (util-linux); skipped elsewhere. As a script the file measures a step over two hosts
+beside a step over shared memory, in turns, and how long a cut cable holds up a stream:
   two_hosts_test.py [--model PATH] [--rounds 5] [--concurrency 1,8]
 """
 import argparse
@@ -38,7 +38,7 @@ def run(*command):
 
 
 class Lan:
-    """A switch, which the coordinator is plugged into, and hosts on it. Leaving the context ends all of it."""
+    """A switch, which the coordinator is plugged into, and hosts on it. Leaving the context ends the switch and the hosts."""
 
     def __init__(self, prefix="smn", network=NETWORK):
         self.switch, self.network = f"{prefix}{os.getpid() % 100000}", network
@@ -62,7 +62,7 @@ class Lan:
         for log in self._logs:
             log.close()
         for number, host in enumerate(self.hosts):
-            # A namespace takes its time to end, and its cable with it: the next host's would have the same name.
+            # A namespace takes time to end, and so does its cable: the next host's cable would have the same name.
             subprocess.run(["ip", "link", "delete", self.port(number)], capture_output=True, check=False)
             subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
         subprocess.run(["ip", "link", "delete", self.switch], capture_output=True, check=False)
@@ -91,11 +91,11 @@ class Lan:
         run("ip", "link", "set", self.port(host), "master", self.switch)
 
     def unplug(self, host):
-        """From then on nothing that the host sends arrives anywhere, and it is told nothing about it."""
+        """From then on nothing that the host sends arrives anywhere, and the host is told nothing."""
         run("ip", "link", "set", self.port(host), "nomaster")
 
     def break_between(self, one, other):
-        """These two hosts no longer reach each other; all others still reach both."""
+        """The two hosts no longer reach each other; all other hosts still reach both."""
         for host, peer in ((one, other), (other, one)):
             run("ip", "-n", self.hosts[host], "neighbour", "replace", self.address(peer), "lladdr", NOWHERE, "dev", "eth0",
                 "nud", "permanent")
@@ -105,7 +105,7 @@ class Lan:
             run("ip", "-n", self.hosts[host], "neighbour", "delete", self.address(peer), "dev", "eth0")
 
     def start_worker(self, host, cluster_port, *flags):
-        """A worker on the host, which has a host name of its own. The process has the worker's pid."""
+        """A worker on the host, under the host's name. The process has the worker's pid."""
         log = tempfile.NamedTemporaryFile(prefix="somnus_worker_", suffix=".log")
         name = 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"'
         process = subprocess.Popen(
@@ -177,7 +177,7 @@ class TwoHosts(unittest.TestCase):
         return [rank["pid"] for rank in self.cluster.status()["ranks"]]
 
     def start_stream(self, prompt):
-        """A stream that has begun, as (its first tokens, the rest of its events)."""
+        """A stream that has begun, as (first tokens, the rest of the events)."""
         events = self.cluster.open_stream(prompt, max_tokens=TOKENS, return_token_ids=True, timeout=HEAL_S).events()
         return list(next(events)["choices"][0]["token_ids"]), events
 
@@ -244,7 +244,7 @@ def step_ms(cluster, concurrency, tokens=128):
 
 
 def longest_gap_s(cluster, prompt, tokens, cut):
-    """The longest time between two events of a stream; `cut` is called after the first one."""
+    """The longest time between two events of a stream; `cut` is called after the first event."""
     events = cluster.open_stream(prompt, max_tokens=tokens, timeout=HEAL_S).events()
     next(events)
     cut()

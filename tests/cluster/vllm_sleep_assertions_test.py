@@ -1,10 +1,10 @@
 """The assertions of vLLM's own tests about sleep mode, pause and resume, on a served cluster. Each case has vLLM's name.
 
-They use torch's allocator, or the engine as a Python object; here the same is asked over HTTP, and memory is what the kernel
-counts. Not here, because there is nothing of the kind to ask:
+vLLM's tests use torch's allocator, or the engine as a Python object; here the same is asked over HTTP, and memory is what the
+kernel counts. Not here, because there is nothing of the kind to ask:
   test_mem.py: CUDA graphs after a sleep (emulated_gpu_test.py has them); LoRA at level 2, its extra cycles and with two ranks
     (there are no adapters); reload_weights by collective_rpc after level 2 (controllers_test.py has it).
-  test_sleep_mode_backend.py: the registry of allocators, unknown and duplicate ones (there is one allocator, built in); its
+  test_sleep_mode_backend.py: the registry of allocators, unknown and duplicate names (there is one allocator, built in); its
     states are below.
   test_async_llm_dp.py: the race of staggered engines and the barrier between them (replicas share one queue and no barrier).
   weight transfer: calls out of order, NCCL, IPC, packed and sparse transfers belong to updates of weights, not to sleep.
@@ -64,7 +64,7 @@ def resident(cluster):
 
 
 def check_table(test, cluster, max_tokens):
-    """Each row of SleepEndpoints.TABLE, and so many of CASE's tokens after it."""
+    """Each row of SleepEndpoints.TABLE, and then so many of CASE's tokens."""
     for name, steps in SleepEndpoints.TABLE:
         with test.subTest(name):
             test.assertEqual((is_sleeping(cluster), gauge(cluster)), (False, AWAKE))
@@ -76,7 +76,7 @@ def check_table(test, cluster, max_tokens):
 
 
 class SleepEndpoints(unittest.TestCase):
-    """tests/entrypoints/serve/dev/test_sleep.py: after each call, what /is_sleeping and the gauge say."""
+    """tests/entrypoints/serve/dev/test_sleep.py: after each call, the answers of /is_sleeping and the gauge."""
 
     TABLE = (
         ("test_sleep_mode", (("/sleep?level=1", True, OFFLOADED), ("/wake_up", False, AWAKE))),
@@ -105,7 +105,7 @@ class Memory(unittest.TestCase):
     """tests/basic_correctness/test_mem.py"""
 
     def test_python_error(self):
-        """A wake-up without room for it is an error, and no end: with room it works."""
+        """A wake-up without room is an error, and no end: with room the wake-up works."""
         faulty = FaultyCluster("", KV_CACHE)
         with faulty as cluster:
             admin(cluster, "/sleep?level=1")
@@ -118,7 +118,7 @@ class Memory(unittest.TestCase):
             self.assertEqual(cluster.tokens(CASE["prompt"], ignore_eos=CASE["ignore_eos"]), CASE["tokens"])
 
     def test_discard_with_tags(self):
-        """A tag gives up its own memory; the other tags stay, and stay valid."""
+        """A tag gives up the tag's memory; the other tags stay, and stay valid."""
         with Cluster(tiny(MODEL), "--dtype=float32", KV_CACHE, workers=2) as cluster:
             before = resident(cluster)
             for tag in ("kv_cache", "workspace"):
@@ -205,7 +205,7 @@ class AsyncEngine(unittest.TestCase):
         return opened
 
     def paused_streams(self, count, attempts=20):
-        """The same, in a pause that keeps them. Where one had ended before, all are begun again."""
+        """The same, in a pause that keeps requests. Where a request had ended before, all are begun again."""
         for _ in range(attempts):
             opened = self.streams(count)
             admin(self.cluster, "/pause?mode=keep")
@@ -228,7 +228,7 @@ class AsyncEngine(unittest.TestCase):
 
     def test_pause_resume_basic(self):
         self.assertFalse(self.is_paused())
-        for _ in range(2):  # it may be said twice
+        for _ in range(2):  # the call may be repeated
             admin(self.cluster, "/pause?mode=abort")
             self.assertTrue(self.is_paused())
         for _ in range(2):
@@ -274,7 +274,7 @@ class AsyncEngine(unittest.TestCase):
                 opened = self.paused_streams(count)
                 with concurrent.futures.ThreadPoolExecutor(count) as pool:
                     rests = [pool.submit(self.rest, *one) for one in opened]
-                    time.sleep(PAUSE_S)  # as theirs: the gap is what is measured
+                    time.sleep(PAUSE_S)  # as in vLLM's test, the gap is measured
                     admin(self.cluster, "/resume")
                     for rest in rests:
                         tokens, reason, gap = rest.result(60)

@@ -1,4 +1,4 @@
-"""Single faults that need a setting of their own: numbers that are none, memory that ends, a worker that dies in the
+"""Single faults that need a special setting: NaN, memory that ends, a worker that dies in the
 very first load."""
 import errno
 import json
@@ -82,7 +82,7 @@ class NotANumber(unittest.TestCase):
             before = cluster.status()
             around = Round(cluster, requests)
             wait_until(lambda: len(around.token_times) >= len(requests), END_S, "tokens", poll=0.005)
-            shared = requests[0][1]["prompt"]  # whose blocks others may have cached
+            shared = requests[0][1]["prompt"]  # whose blocks other requests may have cached
             for prompt in ([*shared, self.NAN_TOKEN], [self.NAN_TOKEN, *shared]):
                 stream = cluster.open_stream(prompt, timeout=END_S)
                 self.addCleanup(stream.close)
@@ -97,7 +97,7 @@ class NotANumber(unittest.TestCase):
 
 
 class MemoryCgroup:
-    """A cgroup below this process's own whose memory ends at once. Raises OSError where that is not permitted."""
+    """A cgroup below this process's cgroup whose memory ends at once. Raises OSError where that is not permitted."""
 
     def __init__(self):
         with open("/proc/self/cgroup", encoding="ascii") as file:
@@ -170,7 +170,7 @@ class OutOfMemory(unittest.TestCase):
         eater = self.start_eater(eaten)
         wait_until(lambda: self.cgroup.kills() > 0 or eater.poll() is not None, END_S, "the kernel kills")
         if eater.poll() is not None and self.cgroup.kills() == 2:
-            # Some kernels kill once more though the first one's memory is free already: another one finds the room.
+            # Some kernels kill once more though the first process's memory is free already: a second eater finds the room.
             eater = self.start_eater(eaten)
         self.assertIsNone(eater.poll())
 
@@ -178,7 +178,7 @@ class OutOfMemory(unittest.TestCase):
         with Cluster(tiny(MODEL), "--dtype=float32", "--kv-cache-memory-bytes=16MiB", workers=2) as cluster:
             requests = tiny_requests(random.Random(5))
             undisturbed = Round(cluster, requests).answers()
-            # Memory counts for the cgroup in which it is touched: the worker takes its own anew.
+            # Memory counts for the cgroup in which it is touched: the worker takes memory anew.
             cluster.cli("sleep", "--level", "1")
             before = [rank["pid"] for rank in cluster.status()["ranks"]]
             self.cgroup.write("memory.limit_in_bytes", self.LIMIT)

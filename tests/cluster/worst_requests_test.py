@@ -1,7 +1,7 @@
-"""The largest request of every kind: what is within the bounds is served, what is not is refused by name, and neither ends
-the engine, changes a neighbour's tokens, or makes the coordinator grow without bound.
+"""The largest request of every kind: a request within the bounds is served, a request beyond is refused by name, and neither
+ends the engine, changes a neighbour's tokens, or makes the coordinator grow without bound.
 
-The bounds are in docs/security.md; attacks_test and rude_clients_test hold what is malformed rather than large.
+The bounds are in docs/security.md; attacks_test and rude_clients_test hold malformed rather than large requests.
 """
 import socket
 import threading
@@ -36,7 +36,7 @@ class PeakRss:
 
 
 class Worst(unittest.TestCase):
-    MODEL, FLAGS, GROWTH_MIB = tiny("qwen3"), (), 512  # the largest response has 128 MiB, in a string that doubles as it grows
+    MODEL, FLAGS, GROWTH_MIB = tiny("qwen3"), (), 512  # the largest response has 128 MiB, in a string that doubles its capacity
 
     @classmethod
     def setUpClass(cls):
@@ -90,7 +90,7 @@ class Worst(unittest.TestCase):
 
 
 def lists(ids, bad_words=()):
-    """Every list among the sampling parameters, with these ids. With min_tokens the stop ids are sent to the workers, too;
+    """Every list among the sampling parameters, with the given ids. With min_tokens the stop ids are sent to the workers, too;
     half of the ids are no stop ids, so that there is a first token."""
     fields = {"logit_bias": {str(i): 1 for i in ids}, "allowed_token_ids": list(ids), "stop_token_ids": list(ids)[1::2], "min_tokens": 1}
     return {**fields, "bad_words": list(bad_words)} if bad_words else fields

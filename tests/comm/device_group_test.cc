@@ -1,5 +1,5 @@
-// Groups of ranks on GPUs, through fakes of NCCL and of peer memory: what ranks agree upon, which way
-// messages go, and that an error of one part ends all parts.
+// Groups of ranks on GPUs, through fakes of NCCL and of peer memory: the agreement of ranks, the ways of
+// messages, and that an error of one part ends all parts.
 
 #include "worker/comm/device_group.h"
 
@@ -60,7 +60,7 @@ class DeviceGroupTest : public testing::Test {
     EXPECT_TRUE(fake_.violations().empty()) << fake_.violations()[0];
   }
 
-  // All ranks at once, each in a thread of its own.
+  // All ranks at once, each in a separate thread.
   void EveryRank(const std::function<void(Rank&)>& body) {
     std::vector<std::thread> threads;
     for (Rank& rank : ranks_) threads.emplace_back([&rank, &body] { body(rank); });
@@ -188,7 +188,7 @@ TEST_F(DeviceGroupTest, WronglyReadMemoryWithoutNcclIsAnError) {
   EXPECT_NE(ranks_[0].joined.status().message().find("rank 1 cannot"), std::string::npos);
 }
 
-// Thresholds decide which way a message goes, so all ranks must have those of the slowest link.
+// Thresholds decide which way a message goes, so all ranks must have the thresholds of the slowest link.
 TEST_F(DeviceGroupTest, SlowestLinkIsTheGroups) {
   ranks_[2].peers->link = PeerLink::kPcie;
   JoinWell();

@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-// A group of which the test sees what became of it.
+// A group whose fate the test sees.
 class SpyCommunicator : public Communicator {
  public:
   struct Seen {

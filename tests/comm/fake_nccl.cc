@@ -76,7 +76,7 @@ struct FakeNcclEntry {
     }
     return g_fake->Called(name, comm);
   }
-  // Abort may be called while another thread is stuck inside; it frees that thread.
+  // Abort may be called while another thread is stuck inside, and frees that thread.
   static nccl::Result End(const char* name, nccl::Comm comm) {
     absl::MutexLock lock(&g_fake->mu_);
     ++g_fake->calls_[name];

@@ -14,7 +14,7 @@ struct FakePeersNotes {
   absl::Status make_error, connect_error, probe_error;
   PeerLink link = PeerLink::kNvLink, group_link = PeerLink::kNvLink;
   bool probe_written = false;
-  char device = 0;  // ranks with the same value share a device; 0: each has its own
+  char device = 0;  // ranks with the same value share a device; 0: each has a separate device
   absl::Status status;
   int reduces = 0, gathers = 0, norms = 0;
   bool fuses = true;

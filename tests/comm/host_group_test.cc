@@ -54,7 +54,7 @@ class Group {
   std::optional<TcpGroup> tcp_;
 };
 
-// Lets a child tell its parent that it is so far.
+// Lets a child tell the parent that the child is so far.
 class Signal {
  public:
   Signal() {
@@ -232,7 +232,7 @@ TEST_P(HostGroup, ManySmallCallsWithDawdlersComplete) {
   EXPECT_TRUE(ranks.AllGood());
 }
 
-// As ranks in several containers of one host: neither sees the others' processes, and both have pid 1.
+// As ranks in two containers of one host: neither sees the other's processes, and both have pid 1.
 TEST(SharedMemoryGroup, RanksInPidNamespacesOfTheirOwnSeeADeath) {
   Group group(Transport::kSharedMemory, 3);
   const auto run = [&](int r) {

@@ -59,7 +59,7 @@ TEST_F(NcclCommunicatorTest, BecomesReadyOnceNcclIs) {
   EXPECT_TRUE(comm->AwaitReady().ok());
   EXPECT_EQ(comm->state(), NcclState::kReady);
   EXPECT_GE(fake_.calls("ncclCommGetAsyncError"), 4);
-  // Collectives go through a blocking communicator of the same ranks; the one that formed has ended.
+  // Collectives go through a blocking communicator of the same ranks; the communicator that formed has ended.
   EXPECT_EQ(fake_.split_config().blocking, 1);
   EXPECT_EQ(fake_.split_key(), options_.rank);
   EXPECT_EQ(fake_.live_comms(), 1);
@@ -159,7 +159,7 @@ TEST_F(NcclCommunicatorTest, CollectivesAreQueuedWithTheirTypes) {
   EXPECT_EQ(comm->state(), NcclState::kReady);
 }
 
-// It used to poll every 20 us.
+// The wait used to poll every 20 us.
 TEST_F(NcclCommunicatorTest, CollectivesAskForNoProgress) {
   auto comm = Ready();
   const int polls = fake_.calls("ncclCommGetAsyncError");
@@ -207,7 +207,7 @@ TEST_F(NcclCommunicatorTest, AbortFreesAThreadThatIsStuckInsideNccl) {
   EXPECT_TRUE(absl::IsAborted(stuck)) << stuck;
 }
 
-// The first collective connects the ranks, and a blocking one waits for them for ever.
+// The first collective connects the ranks, and a blocking collective waits for ever.
 TEST_F(NcclCommunicatorTest, PollEndsACallThatDoesNotReturn) {
   options_.call_timeout = absl::Milliseconds(50);
   auto comm = Ready();
@@ -286,7 +286,8 @@ TEST(OldNccl, DoesNotSuspend) {
   EXPECT_TRUE((*comm)->Resume().ok());
 }
 
-// It used to be set when NCCL was first needed, on a thread beside others that read the environment.
+// The variable used to be set when NCCL was first needed, on a thread beside threads that read the
+// environment.
 TEST(RealNccl, IsRefusedWhereMainHasNotSetItsEnvironment) {
   unsetenv("NCCL_GRAPH_REGISTER");
   const absl::Status status = NcclApi::Load().status();

@@ -29,7 +29,7 @@ GroupOptions Options(const std::string& group, int rank, int world_size) {
   return options;
 }
 
-// Rank r's input of call `call`: wide in magnitude, so that another order of summation gives other bits.
+// Rank r's input of call `call`: wide in magnitude, so that every order of summation gives different bits.
 std::vector<float> Input(int call, int rank, int64_t count) {
   std::mt19937 random(call * 64 + rank);
   std::uniform_real_distribution<float> mantissa(-1, 1);
@@ -51,7 +51,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-// Sizes around every boundary: none, one, odd, one-shot's end, a piece's end, several pieces.
+// Sizes around every boundary: zero, a single element, odd, one-shot's end, a piece's end, several pieces.
 std::vector<int64_t> Sizes(int seed) {
   std::vector<int64_t> sizes = {0, 1, 2, 7, 576, 1023, 1024, 1025, 16383, 16384, 16385, 40000, 50001};
   std::mt19937 random(seed);
@@ -195,7 +195,7 @@ TEST(ShmCommunicator, NothingIsLeftBehind) {
   for (const std::string& name : during) {
     EXPECT_TRUE(before.count(name) || name.find(group) == std::string::npos) << name;
   }
-  // The same name can be used at once by another group.
+  // The same name can be used at once by a new group.
   RankProcesses again(2, [&](int r) { return RunAllCalls(Options(group, r, 2)); });
   EXPECT_TRUE(again.AllGood());
 }

@@ -1,4 +1,4 @@
-// Groups in shared memory that cannot form: an error that names what is missing, never a hang.
+// Groups in shared memory that cannot form: an error that names the missing part, never a hang.
 
 #include <gtest/gtest.h>
 

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kSender = StageLink::kSender, kReceiver = StageLink::kReceiver;
 
-// One way from one process to the next.
+// A one-way link from a process to the next.
 class LinkTest : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
@@ -106,7 +106,7 @@ TEST_P(LinkTest, LetsTheSenderGoOnBeforeTheReceiverComes) {
   EXPECT_TRUE(ends.AllGood());
 }
 
-// The end that stays returns 0 where its wait ends in an error with `part` in it.
+// The end that stays returns 0 where the wait ends in an error that contains `part`.
 int ExpectError(const absl::Status& status, absl::StatusCode code, const std::string& part) {
   if (status.code() == code && status.message().find(part) != absl::string_view::npos) return 0;
   fprintf(stderr, "got: %s\n", status.ToString().c_str());
@@ -169,7 +169,7 @@ TEST_P(LinkTest, RefusesAMessageOfAnotherSize) {
   EXPECT_EQ(ends.Wait(kReceiver), 0);
 }
 
-// Rank 0 waits for rank 1, which is in another stage and waits in a collective for rank 2, which dies.
+// Rank 0 waits for rank 1, which is in a later stage and waits in a collective for rank 2, which dies.
 TEST(PipelineCommunicatorTest, ALossEndsTheWaitsOfOtherStages) {
   const std::string name = UniqueName();
   const auto options = [&name](const std::string& part, int rank) {

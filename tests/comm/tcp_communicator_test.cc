@@ -1,4 +1,4 @@
-// Sums, gathers and barriers over TCP among real processes: bitwise what shared memory gives.
+// Sums, gathers and barriers over TCP among real processes: bitwise the results of shared memory.
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 namespace somnus {
 namespace {
 
-// Rank r's input of call `call`: wide in magnitude, so that another order of summation gives other bits; as a
-// 16-bit type its upper or lower halves.
+// Rank r's input of call `call`: wide in magnitude, so that every order of summation gives different bits; as
+// a 16-bit type the upper or lower halves.
 std::vector<char> Input(int call, int rank, int64_t count, DataType type) {
   std::mt19937 random(call * 64 + rank);
   std::uniform_real_distribution<float> mantissa(-1, 1);
@@ -28,7 +28,7 @@ std::vector<char> Input(int call, int rank, int64_t count, DataType type) {
   return bytes;
 }
 
-// Around every boundary: none, one, odd, one-shot's end, a piece's end, several pieces.
+// Around every boundary: zero, a single element, odd, one-shot's end, a piece's end, several pieces.
 constexpr int64_t kCounts[] = {0, 1, 2, 7, 576, 1023, 16383, 16384, 16385, 32767, 32768, 32769, 200003};
 
 // Exit code 0: every sum is bit for bit that of shared memory, and every gather is in rank order.
@@ -81,7 +81,7 @@ TEST_P(TcpEveryWorldSize, ASmallBufferChangesNothing) {
 }
 INSTANTIATE_TEST_SUITE_P(Comm, TcpEveryWorldSize, testing::Values(1, 2, 3, 4, 5));
 
-// More than sockets buffer: every rank must receive while it sends.
+// More than sockets buffer: every rank must receive while sending.
 TEST(TcpCommunicator, ManyMebibytes) {
   TcpGroup group(3);
   RankProcesses ranks(3, [&](int r) {

@@ -32,7 +32,7 @@ TEST(TcpFailure, WhatALeavingRankHasSentStillArrives) {
   EXPECT_TRUE(ranks.AllGood());
 }
 
-// The rank that gives up first tells the others why.
+// The rank that gives up first tells the rest why.
 TEST(TcpFailure, ATimeoutIsTheSameOnEveryRank) {
   TcpGroup group(3);
   group.options().collective_timeout = absl::Milliseconds(400);
@@ -46,7 +46,7 @@ TEST(TcpFailure, ATimeoutIsTheSameOnEveryRank) {
   EXPECT_EQ(ranks.Wait(2), 0);
 }
 
-// A rank that is stopped while it receives many bytes is late, not lost: its host still answers.
+// A rank that is stopped while it receives many bytes is late, not lost: the rank's host still answers.
 TEST(TcpFailure, ARankThatStandsStillForAWhileIsNotLost) {
   TcpGroup group(2);
   group.options().unreachable_timeout = absl::Seconds(2);
@@ -71,7 +71,7 @@ TEST(TcpFailure, AMissingRankIsNamed) {
     if (r == 1) return absl::SleepFor(absl::Seconds(20)), 0;
     const absl::Status status = JoinStatus(group, r);
     const bool named = status.message().find("no sign of rank 1") != status.message().npos;
-    // The rank that gives up first takes the other one with it.
+    // The rank that gives up first takes the other rank along.
     return (absl::IsDeadlineExceeded(status) && named) || absl::IsUnavailable(status) ? 0 : 1;
   });
   EXPECT_EQ(ranks.Wait(0), 0);
@@ -82,7 +82,7 @@ TEST(TcpFailure, ARankThatDiesBeforeItIsReachedIsNamed) {
   TcpGroup group(2);
   group.options().connect_timeout = absl::Seconds(60);
   RankProcesses ranks(2, [&](int r) {
-    if (r == 0) return 0;  // its port closes with it
+    if (r == 0) return 0;  // the port closes with the process
     const absl::Status status = JoinStatus(group, r);
     const bool named = status.message().find("rank 0 at 127.0.0.1:") != status.message().npos;
     return absl::IsUnavailable(status) && named ? 0 : 1;
@@ -110,7 +110,7 @@ TEST(TcpFailure, ARankThatDiesWhileTheGroupFormsEndsItAtOnce) {
 }
 
 TEST(TcpFailure, AGroupThatIsNotWantedAnyLongerEndsTheWait) {
-  for (const int rank : {0, 1}) {  // one that is connected to, one that connects
+  for (const int rank : {0, 1}) {  // a rank that listens, a rank that connects
     TcpGroup group(2);
     const absl::StatusOr<TcpListener> silent = ListenOnTcp("127.0.0.1");
     ASSERT_TRUE(silent.ok());
@@ -148,7 +148,7 @@ UniqueFd Connect(int port) {
   return fd;
 }
 
-// They are in the queue of rank 0's port before any rank is.
+// The strangers are in the queue of rank 0's port before any rank.
 TEST(TcpFailure, StrangersNeitherJoinNorHinder) {
   TcpGroup group(2);
   std::vector<UniqueFd> strangers;
@@ -159,7 +159,7 @@ TEST(TcpFailure, StrangersNeitherJoinNorHinder) {
   strangers.push_back(Connect(group.port(0)));
   const std::string garbage(1 << 16, '\xa5');
   EXPECT_TRUE(SendBytes(strangers.back().get(), garbage.data(), garbage.size()).ok());
-  for (int i = 0; i < 100; ++i) strangers.push_back(Connect(group.port(0)));  // they say nothing
+  for (int i = 0; i < 100; ++i) strangers.push_back(Connect(group.port(0)));  // the strangers say nothing
   RankProcesses ranks(2, [&](int r) {
     auto comm = group.Join(r);
     float one = 1;
@@ -175,9 +175,9 @@ TEST(TcpFailure, ForAnAddressOfAnotherHostThePortIsOpenOnAll) {
   EXPECT_GE(Connect(listener->port).get(), 0);
 }
 
-// Nobody joins by sending again what a rank of another group, or of this one, has sent.
+// Nobody joins by repeating the messages of a rank of this group or of another group.
 TEST(TcpFailure, AReplayedHandshakeIsRefused) {
-  // Between rank 1 and rank 0 stands a process that listens, forwards, and keeps what it saw.
+  // Between rank 1 and rank 0 stands a process that listens, forwards, and keeps the messages.
   absl::StatusOr<TcpListener> middle = ListenOnTcp("127.0.0.1");
   ASSERT_TRUE(middle.ok());
   TcpGroup group(2);
@@ -200,7 +200,7 @@ TEST(TcpFailure, AReplayedHandshakeIsRefused) {
   ASSERT_TRUE(ReceiveBytes(relayed.get(), challenge, sizeof(challenge), soon).ok());
   ASSERT_TRUE(SendBytes(victim->get(), challenge, sizeof(challenge)).ok());
   ASSERT_TRUE(ReceiveBytes(victim->get(), proof, sizeof(proof), soon).ok());
-  // On a connection of its own the same Hello gets another Challenge, which the old Proof does not answer.
+  // On a new connection the same Hello gets a new Challenge, which the old Proof does not answer.
   const UniqueFd replayed = Connect(group.port(0));
   char other[48];
   ASSERT_TRUE(SendBytes(replayed.get(), hello, sizeof(hello)).ok());

@@ -1,4 +1,5 @@
-// The wall clock jumps while a group forms, as when somebody corrects it: no deadline may end by that.
+// The wall clock jumps while a group forms, as when somebody corrects the clock: no deadline may end by the
+// jump.
 
 #include <gtest/gtest.h>
 
@@ -29,7 +30,7 @@ TEST(WallClockTest, AJumpDoesNotEndTheWaitForARank) {
       absl::SleepFor(absl::Milliseconds(100));
       g_wall_clock_seconds = 3600;
     });
-    // Longer than rank 0 sleeps before it looks at its clock again.
+    // Longer than rank 0 sleeps between two looks at the clock.
     if (rank == 1) absl::SleepFor(absl::Milliseconds(1500));
     const auto comm = MakeShmCommunicator(options);
     jump.join();

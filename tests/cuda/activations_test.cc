@@ -1,4 +1,4 @@
-// Activations against the CPU's, in f32 on its side. The approximate exponential and reciprocal are off by
+// Activations against the CPU's activations in f32. The approximate exponential and reciprocal are off by
 // some 2^-22 each, more where an exponent is large: 5e-6 of the value.
 
 #include "tests/cuda/rows_test_util.h"

@@ -19,7 +19,7 @@ TEST(AllReducePlanTest, PlansAreLegalForAnySize) {
         EXPECT_GE(plan.threads, 64);  // every rank's stamp has a thread, and every tail element of block 0
         EXPECT_LE(plan.threads, kMaxPeerThreads);
         EXPECT_EQ(plan.threads % 32, 0);
-        // No block without work, unless it is the only one.
+        // No block without work, unless there is a single block.
         const int64_t vectors = (bytes + 15) / 16;
         const int64_t shared = plan.two_shot ? (vectors + world_size - 1) / world_size : vectors;
         EXPECT_LT(int64_t{plan.blocks - 1} * plan.threads, shared);

@@ -1,5 +1,5 @@
-// Collectives over peer memory, their ranks threads of this process: bitwise the rank-order result, for any
-// size, group and schedule; replayed from graphs; and an end to every wait when a rank stays away.
+// Collectives over peer memory, whose ranks are threads of this process: bitwise the rank-order result, for
+// any size, group and schedule; replayed from graphs; and an end to every wait when a rank stays away.
 
 #include "kernels/cuda/peer/all_reduce.h"
 
@@ -35,7 +35,8 @@ TEST_P(EveryWorldSize, SumsAreBitwiseInRankOrder) {
   }
 }
 
-// How a rank's own arrays lie must not change how it cuts them: the others' lie otherwise.
+// The place of a rank's own arrays must not change how the rank cuts the arrays: other ranks' arrays lie
+// otherwise.
 TEST_P(EveryWorldSize, RanksNeedNotBeAlignedAlike) {
   const int world_size = GetParam();
   for (const int64_t one_shot_bytes : {INT64_MAX, int64_t{0}}) {
@@ -131,7 +132,8 @@ TEST(AllReduceTest, ManyCallsOfAllKindsUnderManySchedules) {
   }
 }
 
-// The count of calls lives on the device: replays go on from it, and calls outside of graphs in between.
+// The count of calls lives on the device: replays go on from that count, and so do calls outside of graphs in
+// between.
 TEST(AllReduceTest, GraphsAreReplayed) {
   constexpr int kWorldSize = 3;
   constexpr int64_t kCount = 777;
@@ -196,7 +198,7 @@ void RunNorm(int world_size, const NormCase& c) {
                                                 view(out, c.act, r)));
   });
 
-  // The residual: bitwise what the sum, rounded to its type, and the add give.
+  // The residual: bitwise the result of the rounded sum and the add.
   std::vector<uint32_t> after = RankOrderSum(c.sum, 1, world_size, count);
   for (int64_t i = 0; i < count; ++i) {
     after[i] = std::bit_cast<uint32_t>(std::bit_cast<float>(before[i]) + ValueOf(c.sum, after[i]));
@@ -205,7 +207,7 @@ void RunNorm(int world_size, const NormCase& c) {
     EXPECT_TRUE(residual.Bits(r) == after) << "residual of rank " << r;
     EXPECT_TRUE(out.Bits(r) == out.Bits(0)) << "out of rank " << r;
   }
-  // Bitwise what the two by themselves make.
+  // Bitwise the result of the two separate calls.
   RankArrays delta2(c.sum, world_size, count), residual2(DataType::kF32, world_size, count);
   RankArrays out2(c.act, world_size, count);
   delta2.FillInputs(1);

@@ -1,4 +1,4 @@
-// ArgMax against the CPU's: bit by bit, whatever the logits are.
+// ArgMax against the CPU's: bit by bit, for all kinds of logits.
 
 #include "tests/cuda/logits_test_util.h"
 

@@ -68,10 +68,10 @@ inline constexpr Types kMmaTypes[] = {
     {DataType::kBF16, DataType::kBF16},   {DataType::kF16, DataType::kF16},
     {DataType::kBF16, DataType::kF8E4M3}, {DataType::kF16, DataType::kF8E4M3},
     {DataType::kBF16, DataType::kI8},     {DataType::kF16, DataType::kI8}};
-// One pair for each form of cache, for cases about places: which rows and tokens a kernel reads and where it
-// puts the results depends on the size of the cache's elements and on the scales of i8. The type of queries
-// decides only how numbers are multiplied and rounded, which the cases over kMmaTypes show at every head_dim.
-// With bf16, which barriers_test.py runs.
+// One pair for each form of cache, for cases about places: the rows and tokens that a kernel reads, and the
+// place of the results, depend on the size of the cache's elements and on the scales of i8. The type of
+// queries decides only how numbers are multiplied and rounded, which the cases over kMmaTypes show at every
+// head_dim. With bf16, which barriers_test.py runs.
 inline constexpr Types kCacheForms[] = {kMmaTypes[0], kMmaTypes[2], kMmaTypes[4]};
 
 inline std::string TypesName(const testing::TestParamInfo<Types>& info) {

@@ -40,14 +40,15 @@ TEST_P(DecodePlacesTest, ContextsAtEveryEdge) {
   }
 }
 
-// One sequence: as many blocks as tiles, and a context's parts in all of them.
+// One sequence: as many blocks as tiles, and a context's parts in all blocks.
 TEST_P(DecodePlacesTest, LongContextInManyParts) {
   RunCase(bench_, Case({2, 1, 64, 16}, {2500}));
   RunCase(bench_, Case({8, 2, 128, 16}, {1999}));
   RunCase(bench_, Case({1, 1, 256, 16}, {777}));
 }
 
-// More tiles than blocks: pieces of several sequences and KV heads in a block, parts at both its ends.
+// More tiles than blocks: pieces of several sequences and KV heads in a block, parts at both ends of the
+// block.
 TEST_P(DecodePlacesTest, ManySequencesInABlock) {
   std::vector<int64_t> contexts;
   std::mt19937 random(5);
@@ -99,7 +100,7 @@ TEST_P(DecodeTest, SameBitsInAnySchedule) {
   }
 }
 
-// A graph serves other lengths than it was recorded with: splits are chosen on the device.
+// A graph serves other lengths than at its recording: splits are chosen on the device.
 TEST_P(DecodePlacesTest, GraphServesOtherContextLengths) {
   AttentionCase c = Case({4, 2, 64, 16}, {500, 500, 500});
   c.max_context_len = 2048;
@@ -110,7 +111,7 @@ TEST_P(DecodePlacesTest, GraphServesOtherContextLengths) {
   ASSERT_TRUE(graph.ok()) << graph.status();
   for (const std::vector<int64_t>& contexts :
        {std::vector<int64_t>{500, 500, 500}, {1, 0, 300}, {64, 499, 65}, {0, 0, 0}}) {
-    (*graph)->Launch();  // With what was there before, which the next replay replaces.
+    (*graph)->Launch();  // With the earlier contents, which the next replay replaces.
     ASSERT_TRUE(bench_.device->Synchronize().ok());
     for (size_t i = 0; i < contexts.size(); ++i) {
       run.SetContextLength(i, static_cast<int32_t>(contexts[i]));

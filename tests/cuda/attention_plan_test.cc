@@ -86,7 +86,7 @@ TEST(AttentionPlanTest, DecodeFitsEveryChip) {
   }
 }
 
-// HBM3's latency times its bandwidth is 40-64 KiB a multiprocessor.
+// HBM3's latency times HBM3's bandwidth is 40-64 KiB a multiprocessor.
 TEST(AttentionPlanTest, DecodeKeepsEnoughBytesUnderWayOnHopper) {
   for (const DataType cache : {kBF16, kF8}) {
     for (const int64_t head_dim : {64, 80, 96, 128, 256}) {
@@ -98,7 +98,7 @@ TEST(AttentionPlanTest, DecodeKeepsEnoughBytesUnderWayOnHopper) {
 }
 
 TEST(AttentionPlanTest, DecodeStartsNoMoreBlocksThanCanHaveWork) {
-  // One sequence of up to 100 tokens, 2 tiles, and one tile of heads a KV head; at most one a head.
+  // One sequence of up to 100 tokens, 2 tiles, and one tile of heads a KV head; at most one tile a head.
   EXPECT_EQ(PlanDecode(kH100, Shape(64, kBF16, 4, 2), 1, 100, kHeader).num_blocks, 8);
   EXPECT_EQ(PlanDecode(kH100, Shape(64, kBF16, 1, 1), 1, 64, kHeader).num_blocks, 1);
   EXPECT_EQ(PlanDecode(kH100, Shape(64, kBF16, 1, 1), 1, 0, kHeader).num_blocks, 1);  // padding alone
@@ -158,8 +158,8 @@ TEST(AttentionPlanTest, PrefillFitsEveryChip) {
   }
 }
 
-// Blocks and scratch of long contexts: every block has a stack, no more blocks than the chip holds, and what
-// is set aside for a model's longest context is enough for any batch.
+// Blocks and scratch of long contexts: every block has a stack, no more blocks than the chip holds, and the
+// scratch for a model's longest context is enough for any batch.
 TEST(AttentionPlanTest, ScratchHoldsEveryPrefill) {
   for (const AttentionChip& chip : {kH100, kA100, kL4}) {
     for (const int64_t head_dim : {64, 80, 128, 256}) {

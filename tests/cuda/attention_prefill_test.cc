@@ -1,5 +1,5 @@
 // Chunks of prompts against the CPU's op: whole prompts, chunks at odd offsets, short and long, with decodes
-// and padding among them.
+// and padding in between.
 
 #include "tests/cuda/attention_test_util.h"
 
@@ -26,7 +26,7 @@ TEST_P(PrefillTest, EveryHeadDimAndGroup) {
   for (const HeadShape& shape : kShapes) RunCase(bench_, Case(shape, {{37, 37}, {90, 21}}));
 }
 
-// Whole prompts and chunks whose first and last tokens lie at and around the edges of blocks and tiles.
+// Whole prompts, and chunks with first and last tokens at and around the edges of blocks and tiles.
 TEST_P(PrefillPlacesTest, ChunksAtOddOffsets) {
   RunCase(bench_, Case({2, 1, 64, 16}, {{64, 64}, {65, 65}, {127, 1}, {128, 2}, {129, 65}, {200, 73}}));
   RunCase(bench_, Case({3, 1, 128, 32}, {{63, 63}, {64, 1}, {65, 1}, {100, 43}}));
@@ -56,7 +56,7 @@ TEST_P(PrefillPlacesTest, DecodesAndChunksAndPadding) {
   RunCase(bench_, Case({6, 2, 80, 16}, sequences, 2));
 }
 
-// Uneven shards: more rows for one KV head than the grid foresaw, and none for another.
+// Uneven shards: more rows for one KV head than the grid foresaw, and none for the second.
 TEST_P(PrefillPlacesTest, HeadsMayBeServedByAnyKvHead) {
   AttentionCase c = Case({5, 3, 64, 16}, {{40, 40}, {70, 5}});
   c.kv_head_of_head = {2, 0, 2, 0, 2};
@@ -77,7 +77,7 @@ TEST_P(PrefillTest, SpreadScoresAndAnySchedule) {
   }
 }
 
-// A row's result does not depend on the other rows of its tile.
+// A row's result does not depend on the other rows of the tile.
 TEST_P(PrefillTest, RowsSeeNothingBehindThem) {
   AttentionRun whole(Case({2, 1, 64, 16}, {{100, 100}}));
   whole.Queue(*bench_.device);

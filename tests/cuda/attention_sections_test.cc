@@ -1,6 +1,6 @@
 // Prefill over contexts of several sections: against the CPU's op at every edge of a section, and the same
 // bits however the work is cut: by the number of blocks that share a context, by the chunks that a prompt
-// comes in, by what else is in the batch.
+// comes in, by the rest of the batch.
 
 #include "kernels/cuda/attention_plan.h"
 #include "tests/cuda/attention_test_util.h"
@@ -72,7 +72,8 @@ TEST_P(SectionsTest, SpreadScoresAndAnySchedule) {
   }
 }
 
-// Small chips give a block a whole context or a span of several sections, large ones each section to another.
+// Small chips give a block a whole context or a span of several sections, large chips give each section to a
+// different block.
 TEST_P(SectionsOrderTest, SameBitsHoweverManyBlocksShareAContext) {
   AttentionCase c = Case({2, 1, 64, 16}, {{6 * kSection, 3}, {4 * kSection, 2}, {2 * kSection, 67}});
   c.q_spread = 0.01;
@@ -125,7 +126,7 @@ TEST_P(SectionsTest, NanStaysInItsRow) {
   for (int64_t col = 0; col < 128; ++col) EXPECT_TRUE(std::isnan(poisoned.out().Get(12, col)));
 }
 
-// A workspace for shorter contexts is an error, not a write behind it.
+// A workspace for shorter contexts is an error, not a write behind the workspace.
 TEST_P(SectionsPlacesTest, WorkspaceThatIsTooSmallIsAnError) {
   bench_.device->SetWorkspace(bench_.workspace->device<void>(), 1 << 20);
   AttentionRun run(Case({2, 1, 64, 16}, {{2100, 4}}));

@@ -96,8 +96,8 @@ class AttentionRun {
   }
 
   // For a cache of 16 bits: moves the values of every other `tokens` tokens far up, the values between far
-  // down. With even weights their sums all but cancel, so that the order of summation shows in the output.
-  // For runs that are compared with each other; the oracle's values are not changed.
+  // down. With even weights the sums of values all but cancel, so that the order of summation shows in the
+  // output. For runs that are compared with each other; the oracle's values are not changed.
   void SwingValues(int64_t tokens) {
     for (size_t i = 0; i < c_.sequences.size(); ++i) {
       for (int64_t p = 0; p < c_.sequences[i].context; ++p) {
@@ -239,7 +239,7 @@ class AttentionRun {
     UploadCache();
   }
 
-  // The null block stays NaN, also where tokens before a window were written to it.
+  // The null block stays NaN, also where tokens before a window were written to that block.
   void UploadCache() {
     std::fill_n(contents_.begin(), 2 * c_.num_kv_heads * RunElements() * SizeOf(c_.cache), '\xff');
     cache_->Write(0, contents_.data(), cache_->bytes());
@@ -319,7 +319,7 @@ class AttentionRun {
   std::unique_ptr<DeviceArray<float>> sinks_;
 };
 
-// A device with scratch for any of these cases.
+// A device with scratch for any attention case.
 struct AttentionBench : CudaBench {
   explicit AttentionBench(uint64_t seed = 1, int num_sms = 132)
       : CudaBench({.max_tokens = 64,
@@ -334,7 +334,7 @@ struct AttentionBench : CudaBench {
                   seed, num_sms) {}
 };
 
-// Runs one case and compares it with the oracle.
+// Runs one case and compares the result with the oracle.
 inline void RunCase(AttentionBench& bench, const AttentionCase& c) {
   SCOPED_TRACE(testing::Message() << c);
   AttentionRun run(c);

@@ -1,6 +1,6 @@
 // Attention with a window, with a soft cap and with sinks, against the CPU's op: decodes and chunks, windows
 // that begin at every place of blocks, tiles and sections. Table entries before a window name the null block,
-// which holds NaN, so that every read of it shows.
+// which holds NaN, so that every read of the null block shows.
 
 #include "kernels/cuda/attention_plan.h"
 #include "tests/cuda/attention_test_util.h"
@@ -114,7 +114,7 @@ TEST_P(WindowTest, SameBitsInAnyChunk) {
   }
 }
 
-// A graph that was recorded for long contexts serves others.
+// A graph that was recorded for long contexts serves shorter contexts.
 TEST_P(WindowPlacesTest, GraphServesOtherContextLengths) {
   AttentionCase c = Decodes({4, 2, 64, 16}, {90, 90, 90}, 70, 0);
   c.max_context_len = 2048;

@@ -14,7 +14,7 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
-# Together they run every kernel that has a barrier. In kernels of several ranks, accesses of a single rank are compared.
+# Together the tests run every kernel that has a barrier. In kernels of several ranks, accesses of a single rank are compared.
 TESTS = ("attention_sections_test", "attention_decode_test", "attention_prefill_test", "attention_window_test", "argmax_test",
          "byte_cache_test", "experts_test", "gemv_test", "latent_attention_test", "linear_test", "linear_tiles_test",
          "logits_edits_test", "logprobs_test", "norms_test", "sampling_test", "qk_rope_cache_test", "all_reduce_test")
@@ -55,7 +55,7 @@ def tests_of_the_build():
     stubs.update({name: nothing for name in ("load", "package", "select", "cc_library", "cc_binary", "gpu_tests")})
     path = os.path.join(ROOT, "tests", "cuda", "BUILD.bazel")
     with open(path, encoding="utf-8") as file:
-        exec(compile(file.read(), path, "exec"), stubs)  # Starlark, of which this file uses what Python has, too
+        exec(compile(file.read(), path, "exec"), stubs)  # Starlark; this file uses the part that Python has, too
     return rules
 
 
@@ -93,7 +93,7 @@ class BarriersTest(unittest.TestCase):
         self.assertEqual(sorted(rules), sorted(files), "the tests that BUILD.bazel names, and the files")
         others = {name for name, rule in rules.items() if rule["kind"] == "cuda_test" and not rule.get("observed", True)}
         self.assertEqual(sorted(others), sorted(TESTS), "the tests that look for races here alone")
-        # Without the backend in the emulator a test has no kernels but its own.
+        # Without the backend in the emulator a test has only the test's own kernels.
         backend = [name for name, rule in rules.items() if rule["kind"] == "cc_test" and
                    any(dep.startswith("//kernels/cuda:emulated") for dep in rule["deps"])]
         self.assertEqual(backend, [], "have to be cuda_test")

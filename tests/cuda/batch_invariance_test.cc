@@ -1,5 +1,5 @@
 // --batch-invariant through the whole runner on a GPU, bitwise: a request's tokens and log-probabilities do
-// not depend on the rest of the batch, on chunks, on graphs, on where its blocks lie, nor on whether a
+// not depend on the rest of the batch, on chunks, on graphs, on the places of blocks, nor on whether a
 // token's keys and values were made by a decode or, after a preemption, by a prefill.
 
 #include <random>

@@ -7,7 +7,7 @@ namespace {
 
 using namespace cuda_test;
 
-// Layers of one cache, each in memory of its own, `offset` bytes past an aligned start.
+// Layers of one cache, each in a separate array, `offset` bytes past an aligned start.
 class Layers {
  public:
   Layers(const Device& device, int64_t num_layers, const KvCacheView& shape, int64_t offset)
@@ -61,7 +61,7 @@ TEST(BlocksTest, CopiesWholeBlocksOfAllLayers) {
       for (const int64_t offset : {0, 2}) {
         Layers layers(*device, num_layers, shape, offset);
         layers.CopyAndCheck(*device, {1}, {8});
-        layers.CopyAndCheck(*device, {3, 8, 3, 2}, {4, 5, 6, 7});  // One source twice.
+        layers.CopyAndCheck(*device, {3, 8, 3, 2}, {4, 5, 6, 7});  // The same source twice.
         layers.CopyAndCheck(*device, {}, {});
       }
     }

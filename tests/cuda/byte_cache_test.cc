@@ -1,5 +1,5 @@
 // A cache of 8 bits from the write to attention's output: both ops on CUDA against both ops on the CPU, each
-// with a cache of its own layout.
+// with a cache in the device's layout.
 
 #include "tests/cuda/rows_test_util.h"
 
@@ -34,7 +34,7 @@ AttentionBatch BatchOf(const Arrays& a, int64_t num_decodes) {
   return batch;
 }
 
-// Sequence i's tokens [done[i], done[i] + counts[i]); its blocks are 1 + i, then every second one.
+// Sequence i's tokens [done[i], done[i] + counts[i]); the blocks are 1 + i, then every second block.
 Arrays ArraysOf(const std::vector<int64_t>& done, const std::vector<int64_t>& counts, const Shape& shape) {
   constexpr int64_t kPerSeq = 5;
   const int64_t num_seqs = static_cast<int64_t>(done.size());
@@ -218,7 +218,7 @@ TEST_P(ByteCacheTest, CudaEqualsTheCpuFromWriteToAnswer) {
   }
 }
 
-// Attention over a single token returns its value as the cache holds it: the same bits on both.
+// Attention over a single token returns the token's value as stored in the cache: the same bits on both.
 void ExpectTheSameBits(DataType cache, const Shape& shape, int rounds) {
   SCOPED_TRACE(testing::Message() << CacheName(cache) << ", dim " << shape.head_dim);
   Pair pair(shape, DataType::kF32, cache, false);
@@ -228,7 +228,7 @@ void ExpectTheSameBits(DataType cache, const Shape& shape, int rounds) {
     for (int64_t i = 0; i < shape.head_dim; ++i) {
       qkv.Set(0, i, 0);
       qkv.Set(0, shape.head_dim + i, 0);
-      // Values from below the smallest subnormal f8e4m3 to beyond its saturation.
+      // Values from below the smallest subnormal f8e4m3 to beyond saturation.
       const float magnitude = std::ldexp(1.0f + static_cast<float>(random() % 4096) / 4096.0f,
                                          static_cast<int>(random() % 24) - 13);
       qkv.Set(0, 2 * shape.head_dim + i, random() % 2 ? magnitude : -magnitude);

@@ -1,5 +1,5 @@
-// Products by cuBLASLt: which calls it gets, how often, and what follows when it refuses. Needs no GPU: the
-// library is a fake, except in the test that opens the real one.
+// Products by cuBLASLt: the calls that the library gets, how often, and the way out when the library refuses.
+// Needs no GPU: the library is a fake, except in the test that opens the real library.
 
 #include <gtest/gtest.h>
 
@@ -251,7 +251,7 @@ TEST_F(CublasLtGemmTest, PlansAndChoicesAreBounded) {
   for (const int64_t n : {10, 20, 30, 40}) ASSERT_TRUE(Run(Call(16, n)).ok());
   EXPECT_EQ(lt_.heuristics, 4);
   EXPECT_LE(lt_.objects, 2 * 4) << "four objects describe a product";
-  ASSERT_TRUE(Run(Call(16, 20)).ok());  // Its plan is gone, its choice is not.
+  ASSERT_TRUE(Run(Call(16, 20)).ok());  // The key's plan is gone, the choice is not.
   EXPECT_EQ(lt_.heuristics, 4);
   ASSERT_TRUE(Run(Call(16, 10)).ok());
   EXPECT_EQ(lt_.heuristics, 5);
@@ -307,7 +307,7 @@ TEST_F(CublasLtGemmTest, TuneDoesNotLookLongAtWhatIsSlow) {
   EXPECT_EQ(runs[3], runs[1]) << "near enough to be measured well";
 }
 
-// The workspace of the rows that were measured may be too small for others.
+// The workspace of the measured rows may be too small for other rows.
 TEST_F(CublasLtGemmTest, AChoiceMeasuredAtOneSizeIsCheckedForTheOthers) {
   Start();
   ASSERT_TRUE(gemm_->TuneOn(nullptr, {Call(100)}).ok());

@@ -1,4 +1,4 @@
-// Device of the CUDA backend: memory, events, graphs, errors. Its ops have tests of their own.
+// Device of the CUDA backend: memory, events, graphs, errors. The ops have other tests.
 
 #include <gtest/gtest.h>
 

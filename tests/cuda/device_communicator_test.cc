@@ -1,5 +1,5 @@
-// Communicators of ranks that share one GPU, whole: they meet on the host, map each other's memory, and their
-// sums equal the shared-memory communicator's bit by bit. Ranks are threads here.
+// Whole communicators of ranks that share one GPU: the ranks meet on the host and map each other's memory,
+// and the sums equal the shared-memory communicator's bit by bit. Ranks are threads here.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ constexpr int kWorldSize = 3;
 constexpr int64_t kCount = 1500;
 constexpr DataType kTypes[] = {DataType::kF32, DataType::kBF16, DataType::kF16};
 
-// Any bits are numbers of the 16-bit types, except those whose exponent is all ones.
+// Any bits are numbers of the 16-bit types, except bits with an exponent of all ones.
 std::vector<unsigned char> Input(DataType type, int rank) {
   std::mt19937 random(rank + 10 * static_cast<int>(type));
   std::vector<unsigned char> bytes(kCount * SizeOf(type));
@@ -45,7 +45,7 @@ std::vector<unsigned char> Input(DataType type, int rank) {
   return bytes;
 }
 
-// One rank's part of a test; what it has was made before any rank began.
+// One rank's part of a test; the members were made before any rank began.
 struct Rank {
   std::unique_ptr<Device> device;
   std::vector<std::unique_ptr<DeviceBuffer>> buffers;

@@ -1,5 +1,5 @@
 // A device on machines that lack something (a new driver, the library for matrix products), and with parts of
-// it turned off.
+// the device turned off.
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ TEST_F(DeviceSettingsTest, IndicesAreChecked) {
   EXPECT_TRUE(absl::IsUnavailable(CheckEmulatedCudaDevice(0)));
 }
 
-// A thread that has chosen no device has device 0: a call that any thread may make chooses its own.
+// A thread that has chosen no device has device 0: a call that any thread may make chooses the right device.
 TEST_F(DeviceSettingsTest, CallsOfAnyThreadAreForTheirOwnDevice) {
   auto created = CreateEmulatedCudaDevice({.index = 1});
   ASSERT_TRUE(created.ok()) << created.status();
@@ -108,7 +108,7 @@ TEST_F(DeviceSettingsTest, WhatIsNoSwitchIsAnError) {
   EXPECT_NE(status.message().find("everything"), std::string::npos) << status;
 }
 
-// The second kernel does not call GridDependencyWait, which it must if it may start early.
+// The second kernel does not call GridDependencyWait, though a kernel that may start early must.
 void WriteKernel(int* value) {
   cuda::GridDependencyLaunch();
   for (int i = 0; i < 50; ++i) cuda::emulator::Yield(false);
@@ -153,8 +153,7 @@ TEST_F(DeviceSettingsTest, PeerMemoryCanBeTurnedOff) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
 }
 
-// Blocks wait for those of the other ranks: a device that does not run all of them at once would wait for
-// ever.
+// Blocks wait for blocks of the other ranks: a device that does not run all at once would wait for ever.
 TEST_F(DeviceSettingsTest, PeerMemoryNeedsRoomForAllBlocksOfACollective) {
   const auto make = [](int num_sms) {
     const std::unique_ptr<Device> device = MakeCudaDevice(1, num_sms);
@@ -166,7 +165,7 @@ TEST_F(DeviceSettingsTest, PeerMemoryNeedsRoomForAllBlocksOfACollective) {
   EXPECT_TRUE(make(18).ok());
 }
 
-// A rank that fuses beside one that does not would wait for a kernel that never comes.
+// A rank that fuses, beside a rank that does not, would wait for a kernel that never comes.
 TEST_F(DeviceSettingsTest, FusedAllReduceIsTheSameOnAllRanks) {
   const auto make = [](const Device& device, int rank) {
     return cuda::MakePeerCollectives(cuda::AsCuda(const_cast<Device&>(device)),

@@ -1,4 +1,5 @@
-// Steps with drafts, beside decodes, prompts and graphs: with batch invariance the bits are those without.
+// Steps with drafts, beside decodes, prompts and graphs: with batch invariance the bits are the same as
+// without drafts.
 
 #include "tests/runner/drafted_sequences.h"
 
@@ -47,7 +48,7 @@ TEST(DraftedSequencesTest, HaveTheTokensThatTheyWouldHaveHad) {
   }
 }
 
-// A draft model that is the model expects what that samples greedily.
+// A draft model that equals the model expects the tokens that the model samples greedily.
 TEST(DraftedSequencesTest, HaveThemWithADraftModelToo) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   ModelRunnerOptions options = SmallRunnerOptions();

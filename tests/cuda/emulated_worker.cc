@@ -1,5 +1,5 @@
-// The worker with the emulator for its GPU: a whole cluster of real processes on a machine without one
-// (tests/cluster/emulated_gpu_test.py). It fails at the moments that SOMNUS_FAULTS names
+// The worker with the emulator as its GPU: a whole cluster of real processes on a machine without a GPU
+// (tests/cluster/emulated_gpu_test.py). The worker fails at the moments that SOMNUS_FAULTS names
 // (tests/worker/moments.h). Never shipped.
 
 #include <memory>
@@ -18,8 +18,8 @@
 namespace somnus {
 namespace {
 
-// Ranks wait for each other across processes, of which the emulator sees only its own: no deadlock within
-// this.
+// Ranks wait for each other across processes, and the emulator sees only one process: a wait up to this long
+// is no deadlock.
 constexpr int64_t kSpinLimitMs = 10 * 60 * 1000;
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinEmulated(GroupOptions options, Device* device) {

@@ -1,4 +1,4 @@
-// Blocks and kernels that run at the same time: how they may wait for each other, and what overlaps.
+// Blocks and kernels that run at the same time: how kernels may wait for each other, and the overlaps.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Device memory of one process, mapped by another.
+// Device memory of one process, mapped by a second process.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kPage = size_t{2} << 20;
 
-// A process that exports memory of `bytes` bytes full of 7s and says, when asked, what its first byte is.
+// A process that exports memory of `bytes` bytes full of 7s and tells the first byte when asked.
 class Exporter {
  public:
   explicit Exporter(size_t bytes) {
@@ -21,7 +21,7 @@ class Exporter {
     pid_ = fork();
     if (pid_ == 0) Serve(bytes);
     close(questions_[0]);
-    close(answers_[1]);  // so that the end of the child is the end of its answers
+    close(answers_[1]);  // so that the end of the child ends the answers
     EXPECT_EQ(read(answers_[0], &handle_, sizeof handle_), static_cast<ssize_t>(sizeof handle_));
   }
   ~Exporter() {
@@ -71,7 +71,7 @@ TEST(EmulatorIpc, BothProcessesSeeOneMemory) {
       RunKernel({1}, {1}, 0, [mapped] { StRelease<Scope::kSys>(reinterpret_cast<uint32_t*>(mapped), 9u); }),
       cudaSuccess);
   EXPECT_EQ(exporter.FirstByte(), 9);
-  // The memory is not the host's, and its end is known.
+  // The memory is not the host's, and the memory's end is known.
   EXPECT_EQ(cudaMemcpy(mapped, got, 16, cudaMemcpyHostToHost), cudaErrorInvalidValue);
   EXPECT_EQ(cudaMemcpy(got, mapped + kPage - 8, 16, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
   EXPECT_EQ(cudaFree(mapped), cudaErrorInvalidValue);

@@ -1,4 +1,4 @@
-// The emulated runtime: what it defers, refuses and captures, as CUDA documents it.
+// The emulated runtime defers, refuses and captures as CUDA documents.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ class RuntimeTest : public testing::Test {
 TEST_F(RuntimeTest, WorkWaitsUntilSomeoneWaitsForIt) {
   ASSERT_EQ(Fill(7, stream_), cudaSuccess);
   ASSERT_EQ(cudaMemcpyAsync(pinned_, device_, 64, cudaMemcpyDeviceToHost, stream_), cudaSuccess);
-  EXPECT_EQ(device_[3], -1);  // what new memory holds
+  EXPECT_EQ(device_[3], -1);  // contents of new memory
   EXPECT_EQ(pinned_[3], 3);
   ASSERT_EQ(cudaStreamSynchronize(other_), cudaSuccess);
   EXPECT_EQ(device_[3], -1);
@@ -68,7 +68,7 @@ TEST_F(RuntimeTest, PinnedMemoryIsReadLatePageableByTheCall) {
   ASSERT_EQ(Sync(), cudaSuccess);
   EXPECT_EQ(device_[0], 100);
   EXPECT_EQ(device_[1], 5);
-  // A copy to pageable memory is done when it returns, and all before it.
+  // A copy to pageable memory is done when the call returns, and so is all earlier work.
   ASSERT_EQ(Fill(9, stream_), cudaSuccess);
   ASSERT_EQ(cudaMemcpyAsync(pageable, device_, 64, cudaMemcpyDeviceToHost, stream_), cudaSuccess);
   EXPECT_EQ(pageable[15], 9);
@@ -301,7 +301,7 @@ TEST_F(RuntimeTest, CopiesMustFitTheirMemory) {
   EXPECT_EQ(cudaMemcpyAsync(host, device_, 8, cudaMemcpyDeviceToDevice, stream_), cudaErrorInvalidValue);
   EXPECT_EQ(cudaMemsetAsync(host, 0, 8, stream_), cudaErrorInvalidValue);
   EXPECT_EQ(cudaMemsetAsync(device_ + 1, 0, 64, stream_), cudaErrorInvalidValue);
-  // Memory of another allocator, once it is known.
+  // Memory of another allocator, once registered.
   emulator::AdoptDeviceMemory(host, sizeof host);
   EXPECT_EQ(cudaMemcpyAsync(host, pinned_, 64, cudaMemcpyHostToDevice, stream_), cudaSuccess);
   emulator::ForgetDeviceMemory(host, sizeof host);
@@ -336,7 +336,8 @@ TEST_F(RuntimeTest, Memory) {
   cudaIpcMemHandle_t handle;
   void* opened = nullptr;
   ASSERT_EQ(cudaIpcGetMemHandle(&handle, data + 3), cudaSuccess);
-  // Another process can open it, its own cannot; emulator_ipc_test opens it in another one.
+  // A second process can open the handle, the exporting process cannot; emulator_ipc_test opens a handle in a
+  // second process.
   EXPECT_EQ(cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess),
             cudaErrorDeviceUninitialized);
   EXPECT_EQ(cudaIpcGetMemHandle(&handle, pinned_), cudaErrorInvalidValue);
@@ -345,7 +346,7 @@ TEST_F(RuntimeTest, Memory) {
   EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
 }
 
-// As a driver maps it: side by side in several calls, and unmapped in parts.
+// As a driver maps memory: side by side in several calls, and unmapped in parts.
 TEST_F(RuntimeTest, AdoptedMemoryIsForgottenInParts) {
   std::vector<int> memory(48);
   int* const data = memory.data();

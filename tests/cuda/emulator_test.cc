@@ -1,5 +1,5 @@
-// The execution model: what a kernel's threads can rely on holds under every schedule, and what they cannot
-// fails under some.
+// The execution model: guarantees to a kernel's threads hold under every schedule, and missing guarantees
+// fail under some.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ TEST(Threads, SameSeedSameSchedule) {
   const auto order = [](uint64_t seed) {
     const WithOptions options = WithSeed(seed);
     std::vector<unsigned> seen;
-    // A stream of its own: what ran before on another does not count.
+    // A new stream: kernels that ran before on another stream do not count.
     cudaStream_t stream;
     EXPECT_EQ(cudaStreamCreate(&stream), cudaSuccess);
     EXPECT_EQ(Queue(
@@ -51,7 +51,7 @@ TEST(Threads, SameSeedSameSchedule) {
   EXPECT_GT(orders.size(), static_cast<size_t>(kSeeds / 2));
 }
 
-// out[b][t] = what thread (t + 1) % n wrote to shared memory. Wrong values counted.
+// out[b][t] = the value that thread (t + 1) % n wrote to shared memory. Wrong values counted.
 int WrongNeighbours(uint64_t seed, bool barrier) {
   constexpr int kThreads = 96, kBlocks = 3;
   const WithOptions options = WithSeed(seed);
@@ -202,7 +202,7 @@ TEST(Warps, ShufflesWithinPartialMasks) {
     ASSERT_EQ(RunKernel(1, 64, 0,
                         [&] {
                           const int t = static_cast<int>(threadIdx.x);
-                          // Each half of the warp on its own, and at its own pace.
+                          // Each half of the warp alone, and at its own pace.
                           const uint32_t mask = t % 32 < 16 ? 0x0000ffff : 0xffff0000;
                           int value = t;
                           for (int i = 0; i < (t % 32 < 16 ? 1 : 3); ++i) value = ShflXor(value, 1, mask);

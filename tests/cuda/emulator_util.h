@@ -11,8 +11,7 @@
 
 namespace somnus::cuda_emulated {
 
-// The name of every kernel of these tests in messages, and the single function for which shared memory is
-// opted in.
+// The name of every test kernel in messages, and the single function for which shared memory is opted in.
 inline void TestKernel() {}
 
 // Queues `body` for every thread. `body` may refer to objects that live until the stream is synchronized.
@@ -27,7 +26,7 @@ inline cudaError_t Queue(dim3 grid, dim3 block, int64_t shared_bytes, std::funct
                         stream);
 }
 
-// Queues `body`, and runs it.
+// Queues and runs `body`.
 inline cudaError_t RunKernel(dim3 grid, dim3 block, int64_t shared_bytes, std::function<void()> body) {
   const cudaError_t error = Queue(grid, block, shared_bytes, std::move(body));
   return error == cudaSuccess ? cudaDeviceSynchronize() : error;

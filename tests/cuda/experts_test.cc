@@ -50,7 +50,7 @@ void RouteRandomly(Device& device, const RouterRule& rule, Routing& r) {
   ASSERT_TRUE(device.Synchronize().ok());
 }
 
-// Every pair has a row of its own among its expert's, in the order of tokens, and a tile has every row.
+// Every pair has one row among the expert's rows, in the order of tokens, and a tile has every row.
 void ExpectSorted(const Routing& r) {
   const auto ids = r.ids.Values<int32_t>(), begin = r.begin.Values<int32_t>();
   const auto row_of = r.row_of.Values<int32_t>(), token_of = r.token_of.Values<int32_t>();
@@ -131,7 +131,7 @@ TEST(CudaRouterTest, ManyPairsAreSortedByExpert) {
   }
 }
 
-// Padded rows, whose slot is 0, are no tokens; neither are pairs of other ranks' experts.
+// Padded rows, which have slot 0, are no tokens; neither are pairs of other ranks' experts.
 TEST(CudaRouterTest, TokensOfExpertsAreCounted) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   constexpr int64_t kPerToken = 2, kFirst = 1, kCount = 5, kTokens = 300, kLive = 290;
@@ -160,7 +160,7 @@ struct Product {
   int64_t tokens, n, k;
 };
 
-// Rows of experts have the bits of Linear where both take vectors, and nearly these bits elsewhere.
+// Rows of experts have the bits of Linear where both take vectors, and nearly the same bits elsewhere.
 void ExpectProduct(DataType act, const Product& p, ExpertInput input) {
   SCOPED_TRACE(testing::Message() << p.tokens << " tokens, n " << p.n << ", k " << p.k);
   constexpr int64_t kPerToken = 2;
@@ -169,7 +169,7 @@ void ExpectProduct(DataType act, const Product& p, ExpertInput input) {
   bench.device->SetBatchInvariant(true);
   Routing r(p.tokens, kPerToken, 0, kExperts);
   RouteRandomly(*bench.device, {.per_token = kPerToken}, r);
-  // The rows of all experts one below the other are one matrix.
+  // The rows of all experts, stacked, are one matrix.
   const std::vector<float> values = RandomIntegers(kExperts * p.n * p.k, 2, 4);
   DeviceWeight all(*bench.device, act, kExperts * p.n, p.k, values);
   const int64_t stride = p.n * p.k * SizeOf(act);

@@ -66,7 +66,7 @@ class FakeCublasLt {
   cublasStatus_t check_status = CUBLAS_STATUS_SUCCESS;
   cublasStatus_t layout_status = CUBLAS_STATUS_SUCCESS;
   std::vector<Candidate> candidates = {{.algorithm = 7, .workspace_bytes = 1000}};
-  std::set<uint64_t> failing_algorithms;  // cublasLtMatmul returns EXECUTION_FAILED for these algorithms.
+  std::set<uint64_t> failing_algorithms;  // cublasLtMatmul returns EXECUTION_FAILED for the given algorithms.
 
   // The calls so far.
   int handles = 0;  // alive

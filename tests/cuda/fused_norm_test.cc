@@ -1,5 +1,5 @@
-// Models over ranks add up and normalize in one kernel where their messages are small: the same bits as by
-// two.
+// Models over ranks add up and normalize in one kernel where messages are small: the same bits as by two
+// kernels.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,7 +10,7 @@
 namespace somnus::cuda_test {
 namespace {
 
-// Peers that count what they fuse, or refuse to.
+// Peers that count fused calls, or refuse to fuse.
 class CountingPeers : public PeerCollectives {
  public:
   CountingPeers(std::unique_ptr<PeerCollectives> peers, bool fuses, std::atomic<int>* fused)

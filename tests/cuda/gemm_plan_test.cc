@@ -1,4 +1,4 @@
-// Plans of Linear: its route, how the GEMV is cut into blocks, and the keys under which the library's choices
+// Plans of Linear: the route, how the GEMV is cut into blocks, and the keys under which the library's choices
 // are kept.
 
 #include "kernels/cuda/gemm_plan.h"
@@ -172,7 +172,7 @@ TEST(PlanGemv, BlocksCoverEveryColumnOnce) {
           ASSERT_GE(plan.blocks * per_block, n);
           ASSERT_LT((plan.blocks - 1) * per_block, n);
           ASSERT_EQ(plan.threads, 256);
-          // Below what needs no opting in.
+          // Below the size that needs no opting in.
           ASSERT_LE(plan.shared_bytes, 48 << 10);
         }
       }

@@ -19,7 +19,8 @@ TEST_P(GemvTest, SmallProducts) {
     ExpectIntegerProduct({GetParam(), GetParam(), rows, 9, 64, true, {}, {}});
 }
 
-// Lines of k are 64 elements, vectors 8 (f32: 4), a round of all warps 512 times what each has in flight.
+// Lines of k are 64 elements, vectors 8 (f32: 4), a round of all warps 512 times the elements that each warp
+// has in flight.
 TEST_P(GemvTest, EqualsTheExactSum) {
   const int64_t width = GetParam() == DataType::kF32 ? 4 : 8;
   for (const int64_t k :
@@ -28,7 +29,7 @@ TEST_P(GemvTest, EqualsTheExactSum) {
       for (int64_t rows = 1; rows <= MostRows(); rows += k > 64 + width ? 5 : 1) {
         const bool bias = (rows + n) % 2 == 0;
         const DataType out = rows % 3 == 0 ? DataType::kF32 : GetParam();
-        // Strides that keep vectors aligned, and others for y, which needs no alignment.
+        // Strides that keep vectors aligned, and odd strides for y, which needs no alignment.
         ExpectIntegerProduct({GetParam(), out, rows, n, k, bias, {8, 16}, {3, 1}});
         if (HasFatalFailure()) return;
       }
@@ -48,7 +49,7 @@ TEST_P(GemvTest, EveryWidthOfABlock) {
   }
 }
 
-// Bit for bit: a row in a batch of any size is what it is alone.
+// Bit for bit: a row in a batch of any size equals the row alone.
 TEST_P(GemvTest, RowsDoNotDependOnTheBatch) {
   constexpr int64_t kN = 70, kK = 1096;
   CudaBench bench(LinearLimits(16, kN, kK));
@@ -70,8 +71,8 @@ TEST_P(GemvTest, RowsDoNotDependOnTheBatch) {
   }
 }
 
-// A kernel starts while the one before it runs: it must not read that one's sums too early, nor write what
-// that one still reads.
+// A kernel starts while the previous kernel runs, and must not read that kernel's sums too early, nor write
+// memory that the previous kernel still reads.
 TEST_P(GemvTest, OneAfterAnother) {
   constexpr int64_t kK = 72, kRows = 3;
   CudaBench bench(LinearLimits(kRows, kK, kK));
@@ -132,8 +133,8 @@ TEST_P(GemvTest, NanAndInfStayInTheirRow) {
 }
 
 // Real numbers against the CPU's op. An f32 sum of k products of unit normals is some sqrt(k) large and
-// rounded k times: off by about 6e-8 * k at most, in any order, on either side; then it is rounded once to
-// the result's type.
+// rounded k times: off by about 6e-8 * k at most, in any order, on either side; then the sum is rounded once
+// to the result's type.
 TEST_P(GemvTest, IsNearTheCpusOp) {
   constexpr int64_t kN = 48, kK = 1536;
   CudaBench bench(LinearLimits(8, kN, kK));

@@ -1,5 +1,5 @@
-// gpu_bench with the emulator for its GPU, and little to do: the rows can be tested, and a day with a GPU
-// rehearsed, on any machine. Its times say nothing. Never shipped.
+// gpu_bench with the emulator as its GPU, and little to do: the rows can be tested, and a day with a GPU
+// rehearsed, on any machine. The times say nothing. Never shipped.
 
 #include "kernels/cuda/emulated_device.h"
 #include "kernels/emulator/options.h"
@@ -42,7 +42,7 @@ GpuBenchMachine Emulated() {
 
 int main(int argc, char** argv) {
   somnus::cuda_emulated::emulator::Options options = somnus::cuda_emulated::emulator::GetOptions();
-  options.device_bytes = int64_t{1} << 28;  // a share of these bytes becomes the KV cache, which is cleared
+  options.device_bytes = int64_t{1} << 28;  // a share of the bytes becomes the KV cache, which is cleared
   somnus::cuda_emulated::emulator::SetOptions(options);
   return somnus::GpuBenchMain(argc, argv, somnus::Emulated());
 }

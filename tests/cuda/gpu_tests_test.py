@@ -1,4 +1,5 @@
-"""gpu_tests, all cases that share a process on a GPU: their suites are told apart, and the cases named *Small* launch every kernel.
+"""gpu_tests, all cases that share a process on a GPU: the suites are told apart, and the cases named *Small* launch every
+kernel.
 
 compute-sanitizer, which takes a hundred times as long as a kernel alone, runs the small cases.
 """

@@ -1,5 +1,5 @@
 #pragma once
-// The parts of the worker binary, with the GPU of these tests as the device.
+// The parts of the worker binary, with the tests' GPU as the device.
 
 #include <memory>
 

@@ -1,4 +1,4 @@
-// Decode graphs count as used memory: a worker on a GPU sizes its KV cache while they exist.
+// Decode graphs count as used memory: a worker on a GPU sizes the KV cache while the graphs exist.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -156,7 +156,7 @@ TEST(GraphMemory, WhatGraphsTakeTheCacheDoesNotGet) {
   EXPECT_EQ(StepError(worker), "");
 }
 
-// The graphs that sized the cache are destroyed before those for serving are captured.
+// The graphs that sized the cache are destroyed before the graphs for serving are captured.
 TEST(GraphMemory, EvenAllOfTheDeviceIsEnough) {
   const auto small = Small(48 * kMib, 4 * kMib);
   Worker worker(Options(), GpuParts());
@@ -213,7 +213,7 @@ TEST(GraphMemory, ACacheThatLeavesNoRoomForThemIsRefusedAndASmallerOneTaken) {
   EXPECT_EQ(StepError(worker), "");
 }
 
-// Counts the chunks that are created, and the ranges of them that are opened.
+// Counts the chunks that are created, and the ranges of chunks that are opened.
 class CountedMemory : public EmulatedVmmDriver {
  public:
   struct Calls {
@@ -256,7 +256,7 @@ absl::Status Transit(Worker& worker, uint64_t id, int sleep_level, const std::st
   return worker.Commit(commit).status();
 }
 
-// The size is an option of the load; one range is opened by one call, whatever it consists of.
+// The size is an option of the load; one range is opened by one call, however many chunks the range has.
 TEST(GraphMemory, ChunksHaveTheSizeThatTheLoadNames) {
   const auto small = Small(256 * kMib, kMib);
   const TempDir directory;

@@ -1,8 +1,8 @@
-// Decode graphs outlive sleeps: their memory is the device's own, and the memory that they name comes back at
-// its address. So no graph is captured again at a wake-up, whatever the level, and only the graphs' memory
-// stays on the device meanwhile. A KV cache that shrinks and grows keeps its addresses, too. In a new epoch
-// graphs hold the buffers of the old group: the Fence drops them, and the first step captures them again, on
-// survivors and newcomers together.
+// Decode graphs outlive sleeps: the graphs' memory is the device's own, and the memory that graphs name comes
+// back at the same address. So no graph is captured again at a wake-up of any level, and only the graphs'
+// memory stays on the device meanwhile. A KV cache that shrinks and grows keeps its addresses, too. In a new
+// epoch graphs hold the buffers of the old group: the Fence drops the graphs, and the first step captures new
+// graphs, on survivors and newcomers together.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -217,8 +217,8 @@ TEST_F(GraphSleep, AnotherSizeOfTheKvCacheCapturesNothing) {
   }
 }
 
-// The graphs of an epoch name the group's buffers: graphs end with the group, with their memory, also while
-// the ranks sleep.
+// The graphs of an epoch name the group's buffers: graphs and their memory end with the group, also while the
+// ranks sleep.
 TEST_F(GraphSleep, AnotherEpochReleasesGraphsAndCapturesThemAgain) {
   ASSERT_EQ(group_.Sleep(1), absl::OkStatus());
 #ifdef SOMNUS_CUDA_EMULATOR

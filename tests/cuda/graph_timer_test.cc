@@ -1,4 +1,4 @@
-// The benchmark's clock for ops: they are launched once, as a graph, and all of them run.
+// The benchmark's clock for ops, which are launched once, as a graph, and all run.
 
 #include "tools/bench/gpu/graph_timer.h"
 

@@ -44,7 +44,7 @@ TEST_P(RaceDetectorTest, SharedMemoryWithoutBarrier) {
       "\n.*thread [0-9]+ (reads|writes) at race_detector_test.cc:[0-9]+\n.*nothing orders");
 }
 
-// A loop that uses its buffer again needs the barrier at its end as much as the barrier in its middle.
+// A loop that uses a buffer again needs the barrier at the end as much as the barrier in the middle.
 void Rounds(bool last_barrier, int* out) {
   int* const shared = Shared<int>();
   const int i = static_cast<int>(threadIdx.x);
@@ -116,7 +116,7 @@ TEST_P(RaceDetectorTest, MemoryThatIsSharedOnPurposeIsPassedOver) {
 }
 
 TEST(RaceDetector, FreedMemoryIsWatchedAgain) {
-  const size_t bytes = size_t{2} << 20;  // whole pages have a mapping of their own
+  const size_t bytes = size_t{2} << 20;  // whole pages have a separate mapping
   int* data = nullptr;
   ASSERT_EQ(cudaMalloc(&data, bytes), cudaSuccess);
   const auto run = [&] { return RunKernel(4, 32, 0, [&] { *data = 1; }); };
@@ -176,7 +176,7 @@ TEST_P(RaceDetectorTest, LdMatrixReadsRows) {
   EXPECT_DEATH(RunKernel(1, 32, 512, [&] { kernel(false); }), "race in shared memory");
 }
 
-// A kernel that starts early may not touch, before it has waited, memory that the kernel in front writes.
+// A kernel that starts early may not touch memory that the kernel in front writes, before the wait.
 TEST_P(RaceDetectorTest, ProgrammaticLaunch) {
   std::vector<int> data(32), out(32);
   const auto run = [&](bool wait) {

@@ -55,7 +55,7 @@ class DeviceMatrix {
   TensorView view(int64_t begin, int64_t rows) {
     return {buffer_.device<char>() + Offset(begin, 0), type_, rows, cols_, stride_};
   }
-  // Sets an element, or a row from its start, rounded to the type.
+  // Sets an element, or a row from the row's start, rounded to the type.
   void Set(int64_t r, int64_t c, float x) { Put(r, c, &x, 1); }
   void SetRow(int64_t r, const std::vector<float>& values) {
     Put(r, 0, values.data(), static_cast<int64_t>(values.size()));

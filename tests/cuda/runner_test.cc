@@ -1,4 +1,4 @@
-// The whole runner on a GPU: what transformers computed, with and without graphs and steps in flight, and
+// The whole runner on a GPU against results of transformers, with and without graphs and steps in flight, and
 // after sleep.
 #include <algorithm>
 #include <cmath>
@@ -73,7 +73,7 @@ v1::StepRequest BeginStep(int64_t step_id, const std::vector<int32_t>& tokens) {
 
 class GpuMasks : public testing::TestWithParam<int> {};
 
-// Rank 0 alone has masks, and every rank goes on with its token.
+// Rank 0 alone has masks, and every rank goes on with rank 0's token.
 TEST_P(GpuMasks, ATokenOfTheMaskIsEveryRanksInput) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   const auto group = RankGroup::Load(kModel, GetParam(), SmallRunnerOptions(), 16, GpuRanks());
@@ -183,13 +183,13 @@ TEST(GpuAdapters, GraphsComputeTheAdapterOfEachRow) {
     ASSERT_TRUE(together.ok()) << together.status();
     EXPECT_EQ((*together)[0].tokens, (*merged)[0].tokens);
     EXPECT_EQ((*together)[1].tokens, (*unchanged)[0].tokens);
-    const auto displaced = RunAll(*group, {with_other}, Small());  // the place is the only one
+    const auto displaced = RunAll(*group, {with_other}, Small());  // there is no second place
     ASSERT_TRUE(displaced.ok()) << displaced.status();
     EXPECT_NE((*displaced)[0].tokens, (*merged)[0].tokens);
   }
 }
 
-// Sequences of different lengths, some of them sampled, one with everything that changes logits.
+// Sequences of different lengths, some sampled, one with everything that changes logits.
 std::vector<MiniRequest> Mixed() {
   std::vector<MiniRequest> requests(5);
   for (int i = 0; i < 5; ++i) {
@@ -272,8 +272,8 @@ TEST(GpuRunner, SameAsTheCpu) {
 }
 
 // A key or value whose f32 differs in the last bit between the two may lie on the other side of a tie, which
-// moves it by an eighth of itself at most, or with int8 by a 127th of its head's largest. moves: how far the
-// cache must move log-probabilities at least.
+// moves the number by an eighth of itself at most, or with int8 by a 127th of the head's largest. moves: how
+// far the cache must move log-probabilities at least.
 void ExpectNearTheCpus(DataType cache, int64_t block_bytes, double moves) {
   ModelRunnerOptions options = SmallRunnerOptions();
   options.kv_cache_dtype = cache;
@@ -293,7 +293,7 @@ void ExpectNearTheCpus(DataType cache, int64_t block_bytes, double moves) {
     EXPECT_NEAR(value, (*expected)[0].prompt_logprobs[i].logprobs(0), 1e-3) << i;
     moved = std::max(moved, std::fabs(value - (*without)[0].prompt_logprobs[i].logprobs(0)));
   }
-  EXPECT_GT(moved, moves);  // it is another cache indeed
+  EXPECT_GT(moved, moves);  // the caches differ indeed
 }
 
 // Layers, K and V, tokens, heads; dims, and a scale.
@@ -324,7 +324,7 @@ TEST(GpuRunner, SameWithoutGraphs) {
   ExpectSameTokens(RunMixed(*with), RunMixed(*without));
 }
 
-// The stream between the stages goes through the host, and each stage has graphs of its own.
+// The stream between the stages goes through the host, and each stage has separate graphs.
 TEST(GpuRunner, SameInTwoStages) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   const auto one = Load(SmallRunnerOptions());
@@ -367,7 +367,7 @@ TEST(GpuRunner, GraphSizesBeyondTheLargestBatchAreLeftOut) {
   ExpectSameTokens(RunMixed(*usual), *results);
 }
 
-// Graphs and addresses outlive the memory under them.
+// Graphs and addresses outlive the memory below.
 TEST(GpuRunner, SameAfterSleep) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   const auto group = Load(SmallRunnerOptions());
@@ -388,7 +388,7 @@ TEST(GpuRunner, SameWithStepsInFlight) {
   ASSERT_NE(group, nullptr);
   const std::vector<MiniRequest> requests = Mixed();
   const std::vector<MiniResult> expected = RunMixed(*group);
-  // But the one whose bad words look at tokens: it would wait for a reply that this thread reads only later.
+  // But the sequence whose bad words look at tokens would wait for a reply that this thread reads only later.
   for (size_t i : {0, 1, 2, 4}) {
     const auto tokens = RunAhead(group->runner(0), requests[i]);
     ASSERT_TRUE(tokens.ok()) << tokens.status();
@@ -396,7 +396,7 @@ TEST(GpuRunner, SameWithStepsInFlight) {
   }
 }
 
-// Tokens that the coordinator names take the place of those that are on the device; steps have graphs.
+// Tokens that the coordinator names take the place of the tokens on the device; steps have graphs.
 TEST(GpuRunner, BranchesAreTheCpus) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   const auto group = Load(SmallRunnerOptions());

@@ -32,7 +32,7 @@ TEST(SamplingPlanTest, ArraysAreApartAlignedAndLargeEnough) {
         EXPECT_EQ(arrays[i].first % 16, 0);
         EXPECT_LE(arrays[i].first + arrays[i].second, arrays[i + 1].first) << "array " << i;
       }
-      // It grows with either number: the workspace for the largest serves all.
+      // The workspace grows with either number: the largest serves all.
       EXPECT_LE(PlanSampling(rows, vocab).bytes, PlanSampling(rows + 1, vocab).bytes);
       EXPECT_LE(PlanSampling(rows, vocab).bytes, PlanSampling(rows, vocab + 1).bytes);
     }

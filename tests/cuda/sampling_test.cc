@@ -1,4 +1,4 @@
-// Sample against the CPU's token by token (both draw with the same numbers), and its distribution against the
+// Sample against the CPU's token by token (both draw with the same numbers), and the distribution against the
 // definition, so that a mistake that both make is seen.
 
 #include <map>
@@ -192,7 +192,7 @@ TEST(SamplingTest, FollowsTheDefinition) {
   }
 }
 
-// A part of equal tokens: those with the smaller ids, to the last one.
+// A part of equal tokens: exactly the tokens with the smaller ids.
 TEST(SamplingTest, TiesAreCutById) {
   constexpr int64_t kVocab = 300, kRows = 40;
   CudaBench bench(LogitLimits(kRows, kVocab));

@@ -18,7 +18,7 @@ constexpr int kWarmSteps = 4;
 constexpr int kSteps = 12;  // in which sequences need new blocks
 constexpr int kSeqs = 3;
 
-// Waits for steps in their order on a thread of its own.
+// Waits for steps in their order on a separate thread.
 class ReplyReader {
  public:
   ReplyReader() : thread_([this] { Read(); }) {}
@@ -33,7 +33,7 @@ class ReplyReader {
     absl::MutexLock lock(&mu_);
     steps_.push_back(std::move(step));
   }
-  // Waits until no more than one step is unread, as the coordinator does before it sends another.
+  // Waits until no more than one step is unread, as the coordinator does before the next step.
   void AwaitRoom() {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(
@@ -73,7 +73,7 @@ class ReplyReader {
 struct Cost {
   HostCalls device;  // as the device counts
 #ifdef SOMNUS_CUDA_EMULATOR
-  cuda_emulated::emulator::HostCalls runtime;  // as the runtime does, whoever calls it
+  cuda_emulated::emulator::HostCalls runtime;  // as the runtime does for every caller
 #endif
 };
 
@@ -156,7 +156,7 @@ ModelRunnerOptions Options() {
   return options;
 }
 
-// `copies`: to the device in each step; one carries all that every step needs.
+// `copies`: to the device in each step; one copy carries all that every step needs.
 void ExpectSteady(const Cost& cost, int copies = 1) {
   EXPECT_EQ(cost.device.waits, 0);
   EXPECT_EQ(cost.device.copies_to_device, copies * kSteps);
@@ -169,7 +169,7 @@ void ExpectSteady(const Cost& cost, int copies = 1) {
 #endif
 }
 
-// A group of ranks and their devices, which they own.
+// A group of ranks, which own their devices.
 struct Ranks {
   explicit Ranks(int world_size) : devices(world_size) {
     const MakeRankDevice make = [this](int rank) -> absl::StatusOr<RankDevice> {

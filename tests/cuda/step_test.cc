@@ -13,7 +13,7 @@ class StepTest : public testing::Test {
  protected:
   void SetUp() override { SOMNUS_SKIP_WITHOUT_GPU(device_); }
 
-  // Runs an op on both devices over the same array, and expects the same values in it.
+  // Runs an op on both devices over the same array, and expects the same values in the array.
   void Compare(const std::vector<int32_t>& before, const std::function<void(Device&, int32_t*)>& op) {
     DeviceArray<int32_t> got(before);
     std::vector<int32_t> want = before;

@@ -8,7 +8,8 @@ namespace {
 
 using namespace cuda_test;
 
-// A cache of several layers, `offset` bytes past an aligned start, and a pool as far past one; random bytes.
+// A cache of several layers, `offset` bytes past an aligned start, and a pool as far past an aligned start;
+// random bytes.
 class Swapped {
  public:
   Swapped(Device& device, int64_t num_layers, const KvCacheView& shape, int64_t host_blocks, int64_t offset)
@@ -95,7 +96,7 @@ TEST(SwapTest, MovesWholeBlocksOfAllLayersBothWays) {
                      << "head_dim " << shape.head_dim << ", " << num_layers << " layers, offset " << offset);
         Swapped swapped(*device, num_layers, shape, 4, offset);
         swapped.SwapAndCheck(SwapDirection::kToHost, {{8, 0}});
-        swapped.SwapAndCheck(SwapDirection::kToHost, {{3, 3}, {8, 1}, {3, 2}});  // one source twice
+        swapped.SwapAndCheck(SwapDirection::kToHost, {{3, 3}, {8, 1}, {3, 2}});  // the same source twice
         swapped.SwapAndCheck(SwapDirection::kToDevice, {{1, 3}, {0, 0}, {7, 3}, {8, 2}});
         swapped.SwapAndCheck(SwapDirection::kToHost, {});
         swapped.SwapAndCheck(SwapDirection::kToDevice, {});
@@ -104,8 +105,8 @@ TEST(SwapTest, MovesWholeBlocksOfAllLayersBothWays) {
   }
 }
 
-// Ops before a swap have written what it reads; those behind AwaitSwaps write after it has read; what it
-// brings back is there for those that follow it.
+// Ops before a swap have written the blocks that the swap reads; ops behind AwaitSwaps write after the swap
+// has read; blocks that the swap brings back are there for later ops.
 TEST(SwapTest, HasItsPlaceAmongOps) {
   const std::unique_ptr<Device> device = MakeCudaDevice();
   SOMNUS_SKIP_WITHOUT_GPU(device);
@@ -135,7 +136,7 @@ TEST(SwapTest, HasItsPlaceAmongOps) {
   copy(0, 1);                            // a
   swap(SwapDirection::kToHost, {1, 0});  // a
   swap(SwapDirection::kToHost, {3, 1});  // d
-  copy(3, 2);                            // beside them: d, which it reads
+  copy(3, 2);                            // beside the swap: d, which the swap reads
   device->AwaitSwaps();
   copy(2, 1);                              // d
   swap(SwapDirection::kToDevice, {3, 0});  // a

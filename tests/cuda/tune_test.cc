@@ -10,7 +10,7 @@ namespace {
 using SOMNUS_CUDA_NAMESPACE::AsCuda;
 using SOMNUS_CUDA_NAMESPACE::Gemm;
 
-// One rank, and its device to look at.
+// One rank, and the rank's device to look at.
 struct Tuned {
   explicit Tuned(const ModelRunnerOptions& options, const char* model) {
     const MakeRankDevice make = [this](int rank) -> absl::StatusOr<RankDevice> {
@@ -30,7 +30,7 @@ struct Tuned {
 
 ModelRunnerOptions Options() {
   ModelRunnerOptions options;
-  options.dtype = DataType::kF32;  // beyond eight rows they are the library's
+  options.dtype = DataType::kF32;  // beyond eight rows products are the library's
   options.max_num_seqs = 24;
   options.max_num_batched_tokens = 60;
   options.max_model_len = 64;

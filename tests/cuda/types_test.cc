@@ -14,7 +14,7 @@ namespace {
 // A small float by its definition.
 struct Format {
   int exponent_bits, mantissa_bits, bias;
-  bool infinities;  // f8e4m3 has none, and NaN is all ones alone
+  bool infinities;  // f8e4m3 has no infinity, and NaN is all ones alone
   int bits() const { return 1 + exponent_bits + mantissa_bits; }
 };
 template <typename T>
@@ -62,7 +62,7 @@ TYPED_TEST(TypesTest, EveryPatternIsItsValueAndComesBack) {
 }
 
 TYPED_TEST(TypesTest, RoundsToNearestAndTiesToEven) {
-  // Positive patterns are in the order of their values.
+  // Positive patterns are in the order of the values.
   for (uint32_t i = 0; i + 1 < 1u << (kFormat<TypeParam>.bits() - 1); ++i) {
     const double low = ByDefinition<TypeParam>(i), high = ByDefinition<TypeParam>(i + 1);
     if (!std::isfinite(low) || !std::isfinite(high)) continue;

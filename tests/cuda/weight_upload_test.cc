@@ -1,5 +1,5 @@
-// Weights from checkpoints to the device: whatever is stored, whatever the device holds and whichever part of
-// it, the same bits as rows that went through f32 one by one (PackWeightRows); and the pinned buffers of it.
+// Weights from checkpoints to the device: for every stored type, every type on the device and every part, the
+// same bits as rows that went through f32 one by one (PackWeightRows); and the pinned buffers.
 
 #include "worker/model/weight_upload.h"
 
@@ -102,7 +102,7 @@ TEST_F(WeightUploadTest, FusedMatricesAsThroughF32) {
   }
 }
 
-// The bits of a NaN may carry information; weights that are stored in the device's type keep them.
+// The bits of a NaN may carry information; weights that are stored in the device's type keep the bits.
 TEST_F(WeightUploadTest, StoredInTheSameTypeIsByteForByte) {
   std::vector<uint16_t> every(1 << 16);
   for (size_t i = 0; i < every.size(); ++i) every[i] = static_cast<uint16_t>(i);
@@ -175,7 +175,7 @@ TEST_F(WeightUploadTest, AnErrorOfACopyIsAnsweredOnceAndNamed) {
 
 #ifdef SOMNUS_CUDA_EMULATOR
 // Ops may wait for another rank that is still loading in this very process: a loading thread must not wait
-// for them.
+// for ops.
 TEST_F(WeightUploadTest, LoadingWaitsForNoOps) {
   auto seen = device_->AllocatePinned(4);
   ASSERT_TRUE(seen.ok());

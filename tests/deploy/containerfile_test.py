@@ -1,4 +1,4 @@
-"""The Containerfile: what it copies exists, what it installs is what the programs need, and it ends without rights."""
+"""The Containerfile copies files that exist, installs the packages that the programs need, and ends without rights."""
 import os
 import re
 import runpy
@@ -10,12 +10,12 @@ from deploy.sources import ROOT, default_port, read
 
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
 PROGRAMS = runpy.run_path(os.path.join(ROOT, "tools", "package", "programs.py"))["PROGRAMS"]
-# They come with others: libc and the compiler's are in the base, the rest are what the listed libraries depend on.
+# Libraries that come with other packages: libc and the compiler's are in the base, and the listed libraries depend on the rest.
 IMPLIED = re.compile(r"lib(c6|gcc-s1|stdc\+\+6|fmt9|re2-9|c-ares2|bsd0|md0|tinfo6|grpc29|upb\S*|address-sorting\S*|zstd1)$|zlib1g$")
 
 
 def instructions():
-    """[[(instruction, its text)]], one list per stage, with lines that go on joined and comments left out."""
+    """[[(instruction, text)]], a list per stage, with lines that go on joined and comments left out."""
     text = re.sub(r"(?m)^\s*#.*\n", "", read("tools", "deploy", "Containerfile"))
     stages = []
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
@@ -80,7 +80,7 @@ class Containerfile(unittest.TestCase):
         linked = subprocess.run(["ldd", *(os.path.join(BIN, name) for name in PROGRAMS)], capture_output=True, text=True,
                                 check=True).stdout
         paths = set(re.findall(r"=> (/\S+)", linked))
-        # The linker may have found a library under another path than the one that its package has.
+        # The linker may have found a library under another path than the path in the package.
         owners = subprocess.run(["dpkg", "-S", *paths, *map(os.path.realpath, paths)], capture_output=True, text=True, check=False)
         needed = {line.split(":")[0] for line in owners.stdout.splitlines()}
         installs = next(text for name, text in self.run_stage if name == "RUN" and "apt-get install" in text)

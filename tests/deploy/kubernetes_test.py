@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: they parse, and agree with flags, routes, default ports and times of the programs."""
+"""The Kubernetes manifests parse, and agree with flags, routes, default ports and times of the programs."""
 import http.server
 import json
 import os
@@ -14,10 +14,10 @@ from deploy.sources import DEPLOY, default_port, flags, flags_of, longest_end_s,
 
 FOLDER = os.path.join(DEPLOY, "kubernetes")
 FILES = ("deployment.yaml", "leaderworkerset.yaml")
-# The kinds that the manifests use, by group and version: what an API server would tell kubectl.
+# The kinds that the manifests use, by group and version: the answer of an API server to kubectl.
 KINDS = {"v1": ("Service",), "apps/v1": ("Deployment",), "networking.k8s.io/v1": ("NetworkPolicy",),
          "leaderworkerset.x-k8s.io/v1": ("LeaderWorkerSet",)}
-# The coordinator gives remote workers up to 2 s to leave, and then closes its listeners.
+# The coordinator gives remote workers up to 2 s to leave, and then closes the listeners.
 WORKERS_LEAVE_S = 7
 
 
@@ -106,7 +106,7 @@ class Manifests(unittest.TestCase):
                     if port["name"] in ("worker", "health"):
                         flag = {"worker": "listen", "health": "health-listen"}[port["name"]]
                         self.assertEqual(given[flag], f"0.0.0.0:{port['containerPort']}")
-                        # Worker 0 shares its pod's ports with the coordinator.
+                        # Worker 0 shares the pod's ports with the coordinator.
                         self.assertNotIn(port["containerPort"], [default_port(name) for name in (
                             "port", "admin-port", "grpc-port", "control-port", "cluster-port")])
                     else:
@@ -216,7 +216,7 @@ class Discovery(http.server.BaseHTTPRequestHandler):
 @unittest.skipUnless(shutil.which("kubectl"), "kubectl is not installed")
 class Kubectl(unittest.TestCase):
     def test_it_takes_the_manifests(self):
-        """--dry-run=client, which asks an API server for its kinds; the test plays one."""
+        """--dry-run=client, which asks an API server for kinds; the test plays the server."""
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Discovery) as server, tempfile.TemporaryDirectory() as home:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             try:

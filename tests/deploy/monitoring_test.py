@@ -1,5 +1,5 @@
-"""The files of tools/deploy/monitoring: promtool takes the rules, and a real Prometheus that scrapes real servers finds data for
-every query of our dashboard and for those of vLLM's dashboards (tests/deploy/vllm_queries.py)."""
+"""The files of tools/deploy/monitoring: promtool takes the rules, and a real Prometheus that scrapes real servers finds data
+for every query of our dashboard and of vLLM's dashboards (tests/deploy/vllm_queries.py)."""
 import contextlib
 import json
 import math
@@ -164,7 +164,7 @@ class Prometheus:
 
 
 class Traffic:
-    """Short requests for some models, one after the other, until the context ends."""
+    """Short requests for some models, one by one, until the context ends."""
 
     def __init__(self, cluster, models):
         self._cluster, self._models, self._over = cluster, models, threading.Event()
@@ -196,8 +196,8 @@ class Traffic:
 class Live(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        """Two servers, one with replicas and one with several models, whose requests go on all the time; then a request whose time
-        is over, sleeps, and a worker that is killed."""
+        """A server with replicas and a server with several models, with requests all the time; then a request whose time is
+        over, sleeps, and a worker that is killed."""
         with contextlib.ExitStack() as stack:
             model = tiny("llama-uneven")
             one = stack.enter_context(Cluster(model, "--dtype=float32", "--data-parallel-size=2", "--num-speculative-tokens=2", workers=1))

@@ -19,7 +19,7 @@ def seconds(text):
 
 
 def flags():
-    """{"coordinator": {name: its help}, "worker": ...}, from the blocks that the flags' unit test compares with --help."""
+    """{"coordinator": {name: help}, "worker": ...}, from the blocks that the flags' unit test compares with --help."""
     found = {}
     for block in re.findall(r"```text\nusage: (.*?)```", read("docs", "flags.md"), re.DOTALL):
         rows = re.split(r"\n  (?=--)", block)
@@ -28,7 +28,7 @@ def flags():
 
 
 def longest_end_s():
-    """How long after --shutdown-timeout a coordinator whose end hangs exits by itself."""
+    """The time from --shutdown-timeout until a coordinator that hangs at the end exits by itself."""
     return float(re.search(r"kStopPatience = absl::Seconds\((\d+)\)", read("coordinator", "main.cc")).group(1))
 
 

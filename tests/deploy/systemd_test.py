@@ -1,4 +1,4 @@
-"""The systemd units: systemd takes them, and they agree with flags and times of the programs."""
+"""The systemd units: systemd takes the units, which agree with flags and times of the programs."""
 import os
 import re
 import shutil
@@ -42,7 +42,7 @@ class Units(unittest.TestCase):
         for name in UNITS:
             unit = dict(settings(name))
             self.assertEqual((unit["Type"], unit["NotifyAccess"]), ("notify", "main"))
-            # The process speaks three times per watchdog time; a slow probe or a late heartbeat must not end it.
+            # The process speaks three times per watchdog time; a slow probe or a late heartbeat must not end the process.
             self.assertGreater(seconds(unit["WatchdogSec"]) / 3, max(probe, beat))
 
     def test_only_the_coordinator_is_told_to_stop(self):
@@ -73,7 +73,7 @@ class Units(unittest.TestCase):
 @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
 class Analyze(unittest.TestCase):
     def setUp(self):
-        """Copies whose program is one that every machine has."""
+        """Copies whose program exists on every machine."""
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
         self.copies = []
         for name in UNITS:

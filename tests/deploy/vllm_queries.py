@@ -1,6 +1,6 @@
-"""Queries of the kinds that vLLM's dashboards for Grafana make (those in its repository under examples/observability, in November
-2026), over the series that they name. Left out are series of parts that Somnus does not have: images, NIXL and other connectors
-of KV caches, estimates of FLOPs."""
+"""Queries of the kinds that vLLM's dashboards for Grafana make (in vLLM's repository under examples/observability, in November
+2026), over the series that the queries name. Left out are series of parts that Somnus does not have: images, NIXL and other
+connectors of KV caches, estimates of FLOPs."""
 SELECTOR = 'job=~".+", instance=~".+", model_name=~".+"'
 
 HISTOGRAMS = (
@@ -21,7 +21,7 @@ LABELLED = (
     'prompt_tokens_by_source_total{%s, source="local_compute"}', 'prompt_tokens_by_source_total{%s, source="local_cache_hit"}',
     'prompt_tokens_by_source_total{%s, source="external_kv_transfer"}', 'request_success_total{%s, finished_reason="error"}',
     'request_success_total{%s, finished_reason="stop"}', 'request_success_total{%s, finished_reason="length"}',
-    # Service levels: one bucket, by its bound.
+    # Service levels: a single bucket, by the bucket's bound.
     'time_to_first_token_seconds_bucket{%s, le="1.0"}', 'time_to_first_token_seconds_bucket{%s, le="0.25"}',
     'time_to_first_token_seconds_bucket{%s, le="10.0"}', 'request_time_per_output_token_seconds_bucket{%s, le="0.1"}',
     'request_time_per_output_token_seconds_bucket{%s, le="0.025"}')

@@ -53,7 +53,7 @@ class AutoSleepEngineTest : public ::testing::Test {
       return std::make_shared<ObservedLoop>(options_, &*executor_, observer, after_sleep_);
     });
   }
-  // For another Start.
+  // For a second Start.
   void StartAnew() {
     engine_.reset();
     executor_.emplace(SmallWorker(options_));
@@ -184,7 +184,7 @@ TEST_F(AutoSleepEngineTest, AWakeUpThatIsRefusedIsToldAndGivenUp) {
   executor_->SetWakeUpError(absl::OkStatus());
   ahead_s_ = 7200;
   ExpectExact(Submit("d"));
-  // The thread that woke the engine may note the end of its call after the request has ended.
+  // The thread that woke the engine may note the end of the call after the request has ended.
   Await([&] { return engine_->Stats().wake_up_error.empty(); });
 }
 
@@ -323,7 +323,7 @@ TEST_F(AutoSleepEngineTest, AnIdleEngineDoesNotDiscardWeightsThatNoFileHas) {
   ExpectExact(ticket);
   EXPECT_EQ(ticket.sink->weights_versions(), std::set<int64_t>{2});
   AwaitState(EngineState::kAsleep);
-  // An operator's word counts; no request wakes what only a reload brings.
+  // An operator's word counts; no request wakes weights that only a reload brings.
   ASSERT_TRUE(engine_->Sleep({.level = 2, .force = true}).ok());
   EXPECT_EQ(engine_->Stats().sleep_level, 2);
   EXPECT_EQ(
@@ -416,7 +416,7 @@ TEST_F(AutoSleepEngineTest, TheEndDoesNotWaitForAWakeUp) {
   EXPECT_TRUE(ticket.sink->done());
 }
 
-// The engine is awake before the operator's call has returned, and was not used for longer than its idle
+// The engine is awake before the operator's call has returned, and was not used for longer than the idle
 // time.
 TEST_F(AutoSleepEngineTest, TheIdleTimeBeginsAtTheEndOfAnOperatorsCall) {
   Start(SleepArrivals::kQueue, /*idle_sleep=*/absl::Minutes(30));
@@ -424,7 +424,7 @@ TEST_F(AutoSleepEngineTest, TheIdleTimeBeginsAtTheEndOfAnOperatorsCall) {
     if (engine_->state() == EngineState::kAwake) absl::SleepFor(absl::Milliseconds(20));
   });
   const auto expect_stays = [this] {
-    ASSERT_TRUE(engine_->ResetPrefixCache(false).ok());  // after what the engine has called itself
+    ASSERT_TRUE(engine_->ResetPrefixCache(false).ok());  // after the engine's own calls
     EXPECT_EQ(engine_->state(), EngineState::kAwake);
   };
   ASSERT_TRUE(engine_->Sleep({}).ok());

@@ -12,7 +12,7 @@ namespace {
 
 class EngineAbortTest : public EngineWeightsTest {
  protected:
-  // Runs `call` on a thread of its own, for a client that leaves when left_ is set.
+  // Runs `call` on a new thread, for a client that leaves when left_ is set.
   template <typename Call>
   std::future<absl::Status> ForClient(Call call) {
     return std::async(std::launch::async, [this, call] {

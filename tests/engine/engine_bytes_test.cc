@@ -1,4 +1,4 @@
-// The engine's figures of its ranks' memory are those of the ranks after every kind of change.
+// The engine's figures of the ranks' memory equal the ranks' figures after every kind of change.
 
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST_F(EngineBytesTest, ADeeperSleepGivesTheBackupUp) {
   EXPECT_EQ(Backup(), 0);
 }
 
-// The recovery brings all ranks to the smaller size, which is what was wanted.
+// The recovery brings all ranks to the smaller size, as was wanted.
 TEST_F(EngineBytesTest, ALossWithinAShrinkingChangesTheCache) {
   executor_->HoldLifecycle(true);
   absl::StatusOr<int32_t> resized = -1;

@@ -1,5 +1,5 @@
-// The self-check after a wake-up: when it runs, what it is compared with, and what becomes of an engine that
-// has woken with other memory than that which went to sleep.
+// The self-check after a wake-up: when the check runs, the result that it is compared with, and the state of
+// an engine that has woken with other memory than before the sleep.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ class EngineCheckTest : public ::testing::Test {
     EXPECT_TRUE(engine_->Stats().residency.fully_asleep());
     EXPECT_FALSE(engine_->Health().ok());
   }
-  // Calls that came after those that a test has seen before.
+  // Calls since the last call of this function.
   Calls NewCalls() {
     const Calls all = executor_.lifecycle_calls();
     const Calls later(all.begin() + static_cast<int64_t>(num_seen_), all.end());
@@ -233,10 +233,28 @@ TEST_F(EngineCheckTest, ALossWithinTheCheckBeginsItAgain) {
   EXPECT_EQ(executor_.recoveries(), (Calls{"awake", "awake"}));
 }
 
+// The engine begins with a check, which must not find an executor that cannot tell of a recovery's end yet.
+TEST_F(EngineCheckTest, ALossWithinTheFirstCallIsRecovered) {
+  struct LateCallbacks : FakeExecutor {
+    using FakeExecutor::FakeExecutor;
+    void OnRecovered(std::function<void(absl::Status)> callback) override {
+      absl::SleepFor(absl::Milliseconds(20));
+      FakeExecutor::OnRecovered(std::move(callback));
+    }
+  };
+  LateCallbacks executor(SmallWorker(options_));
+  executor.SetRecovery(FakeExecutor::Recovery::kSucceeds);
+  executor.SetChecked({.fingerprint = kGood, .machines = "cpu of a", .bitwise = true});
+  executor.BeforeNextCheck([&] { executor.Lose(kLoss); });
+  EngineLoop engine(options_, &executor, &observer_);
+  ASSERT_TRUE(engine.Sleep({}).ok());  // in its turn behind the check
+  EXPECT_EQ(executor.recoveries(), Calls{"awake"});
+}
+
 TEST_F(EngineCheckTest, WhatWasNotCheckedIsNotServed) {
   Start();
   ASSERT_TRUE(engine_->Sleep({}).ok());
-  // Each loss within a check begins the wake-up again, until it has been interrupted too often.
+  // Each loss within a check begins the wake-up again, until the wake-up has been interrupted too often.
   std::function<void()> lose = [&] {
     executor_.BeforeNextCheck(lose);
     executor_.Lose(kLoss);

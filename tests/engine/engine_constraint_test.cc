@@ -1,4 +1,4 @@
-// Requests whose outputs follow a constraint: the tokens are the constraint's, exactly and in any company,
+// Requests whose outputs follow a constraint: the tokens follow the constraint, exactly and in any company,
 // over losses of the group, drafts, forks, swaps and moves to another engine.
 
 #include <gtest/gtest.h>
@@ -12,9 +12,9 @@ namespace {
 constexpr int32_t kVocab = 1000, kEnd = 999;
 
 // Which ids may be output k depends on the output before. After `length` outputs only kEnd may come. Of 8
-// outputs in a row the last `num_forced` have one id each; the matcher forces them ahead, and the last of
-// them wrongly where the number of outputs is a multiple of `wrong_period`. After `breaks_at` outputs the
-// matcher has an error.
+// outputs in a row the last `num_forced` have one id each; the matcher forces these ahead, and the last
+// wrongly where the number of outputs is a multiple of `wrong_period`. After `breaks_at` outputs the matcher
+// has an error.
 struct Rule {
   int32_t length = 1 << 20;
   size_t breaks_at = 1 << 20;
@@ -103,7 +103,7 @@ std::vector<int32_t> Expected(const Ticket& ticket, const Rule& rule = {}) {
 
 class EngineConstraintTest : public ::testing::TestWithParam<bool> {
  protected:
-  // Submits the tickets, of which the odd ones are constrained, and expects their tokens.
+  // Submits the tickets, of which the odd ones are constrained, and expects the right tokens.
   void Run(const EngineOptions& options, FakeExecutor* executor, int num_tickets, int32_t max_tokens) {
     EngineLoop engine(options, executor, nullptr);
     std::vector<Ticket> tickets;

@@ -1,5 +1,5 @@
-// An engine that is a replica: what is open when its group is lost or restarted, or when it fails, is handed
-// over with its progress, and goes on at another engine with exactly the same tokens.
+// An engine that is a replica: requests that are open when the group is lost or restarted, or when the engine
+// fails, are handed over with their progress, and go on at another engine with exactly the same tokens.
 
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ TEST_P(HandOverTest, TokensGoOnElsewhereWhereTheyStopped) {
   EngineLoop engine(options_, &executor_, nullptr), other(SmallEngine(GetParam()), &other_executor_, nullptr);
   executor_.FailStep(25, kLoss);
   std::vector<Ticket> tickets;
-  for (int i = 0; i < 6; ++i) {  // two of them wait
+  for (int i = 0; i < 6; ++i) {  // two requests wait
     tickets.push_back(MakeTicket(std::to_string(i), 5 + i, 60, 100 * i + 1));
     ASSERT_TRUE(engine.Submit(tickets[i].request).ok());
   }
@@ -67,7 +67,7 @@ TEST_P(HandOverTest, TokensGoOnElsewhereWhereTheyStopped) {
   EXPECT_EQ(engine.Stats().prompt_tokens + other.Stats().prompt_tokens, 5 + 6 + 7 + 8 + 9 + 10);
 }
 
-// The engine is as good as new after the recovery: ids that it gave away may come back.
+// The engine is as good as new after the recovery: ids that the engine gave away may come back.
 TEST_P(HandOverTest, TheSameEngineTakesThemBackAfterTheRecovery) {
   EngineLoop engine(options_, &executor_, nullptr);
   executor_.FailStep(10, kLoss);
@@ -103,7 +103,7 @@ TEST_P(HandOverTest, ARequestThatComesDuringTheLossIsNotStranded) {
   }
 }
 
-// A request that kills every engine that computes it ends after as many failures as it would at one engine.
+// A request that kills every engine ends after as many failures as at a single engine.
 TEST_P(HandOverTest, FailuresOfARequestAreCountedOverEngines) {
   options_.max_recoveries_per_request = 2;
   EngineOptions options = options_;
@@ -134,7 +134,7 @@ TEST_P(HandOverTest, AnEngineThatIsGivenUpHandsOver) {
   EXPECT_FALSE(ticket.sink->done());
 }
 
-// A worker's token beyond the vocabulary may be the fault of a request that is in the step: that one ends.
+// A worker's token beyond the vocabulary may be the fault of a request in the step: that request ends.
 TEST_P(HandOverTest, WhatMayHaveBrokenTheEngineIsNotHandedOver) {
   options_.vocab_size = 400;  // the fake samples ids up to 1000
   options_.scheduler.max_num_seqs = 1;
@@ -147,7 +147,7 @@ TEST_P(HandOverTest, WhatMayHaveBrokenTheEngineIsNotHandedOver) {
   EXPECT_EQ(engine.state(), EngineState::kFailed);
 }
 
-// Wherever the restart meets the request: before it, in the middle, or after its end.
+// The restart comes before the request, in the middle, or after the request's end.
 TEST_P(HandOverTest, ARestartHandsOverAndIsNoRecovery) {
   EngineLoop other(SmallEngine(GetParam()), &other_executor_, nullptr);
   std::atomic<int> num_moved{0};
@@ -186,7 +186,7 @@ TEST_P(HandOverTest, AnEngineThatSleepsIsNotRestarted) {
   EXPECT_EQ(engine.state(), EngineState::kAsleep);
 }
 
-// Without hand_over a restart is what a recovery is to requests.
+// Without hand_over a restart is like a recovery to requests.
 TEST_P(HandOverTest, AloneRequestsWaitForTheRestart) {
   options_.hand_over = nullptr;
   executor_.SetRecovery(Recovery::kSucceeds);

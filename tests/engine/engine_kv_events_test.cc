@@ -1,5 +1,5 @@
-// KV events of an engine: whoever replays them knows what is cached, through everything that empties the
-// cache.
+// KV events of an engine: a reader who replays the events knows which blocks are cached, through everything
+// that empties the cache.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class EngineKvEventsTest : public ::testing::Test {
     EXPECT_TRUE(ticket.sink->Wait());
     EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
   }
-  // Reads what there is. Returns how many blocks are cached then, which the engine says, too.
+  // Reads all events so far. Returns how many blocks are cached then, as the engine also says.
   size_t NumCached() {
     num_cleared_ = 0;
     while (const auto batch = reader_->Next()) {
@@ -51,7 +51,7 @@ class EngineKvEventsTest : public ::testing::Test {
   std::unique_ptr<KvEventReader> reader_;
   std::optional<ReplayedCache> replayed_;
   int num_requests_ = 0;
-  int num_cleared_ = 0;  // events, among those that NumCached read last
+  int num_cleared_ = 0;  // events of the last NumCached
 };
 
 TEST_F(EngineKvEventsTest, AClientThatHasItsAnswerFindsItsBlocksInTheEvents) {

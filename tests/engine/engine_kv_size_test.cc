@@ -1,5 +1,5 @@
-// The size of the KV cache, while requests run, while it sleeps, and when the group is lost: exactly the
-// tokens of an undisturbed run, and the fake worker refuses every block that has no memory.
+// The size of the KV cache, while requests run, in a sleep, and when the group is lost: exactly the tokens of
+// an undisturbed run, and the fake worker refuses every block that has no memory.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ EngineOptions Elastic(bool async_scheduling = true) {
 class EngineKvSizeTest : public ::testing::Test {
  protected:
   void Start(const EngineOptions& options = Elastic()) {
-    engine_.reset();  // before the executor that it uses
+    engine_.reset();  // before the engine's executor
     executor_.emplace(SmallWorker(options));
     executor_->SetRecovery(FakeExecutor::Recovery::kSucceeds);
     engine_.emplace(options, &*executor_, nullptr);
@@ -82,7 +82,8 @@ TEST_F(EngineKvSizeTest, OneSequenceAlwaysFits) {
   EXPECT_EQ(engine_->Stats().used_blocks, 0);
 }
 
-// Where every layer has a window, the blocks behind it are free, and a cache of the others is enough.
+// Where every layer has a window, the blocks behind the window are free, and a cache of the remaining blocks
+// is enough.
 TEST_F(EngineKvSizeTest, AWindowNeedsNoRoomForAWholeSequence) {
   EngineOptions options = Elastic();
   options.scheduler.max_model_len = 200;
@@ -97,7 +98,7 @@ TEST_F(EngineKvSizeTest, AWindowNeedsNoRoomForAWholeSequence) {
   EXPECT_EQ(engine_->Stats().used_blocks, 0);
 }
 
-// Blocks that are used stay, nobody is preempted, and the rest goes when they are free.
+// Blocks that are used stay, nobody is preempted, and the rest goes once free.
 TEST_F(EngineKvSizeTest, ShrinkingStopsAtWhatIsUsed) {
   for (const bool async_scheduling : {false, true}) {
     Start(Elastic(async_scheduling));
@@ -161,7 +162,7 @@ TEST_F(EngineKvSizeTest, BlocksThatOutliveASleepKeepTheirMemory) {
   EXPECT_EQ(engine_->ResizeKvCache(0).value(), kLongest);
 }
 
-// Whether the ranks have done it is not known: the recovery brings all of them to the smaller size, and the
+// Whether the ranks have resized is not known: the recovery brings all ranks to the smaller size, and the
 // command begins again.
 TEST_F(EngineKvSizeTest, ALossInBetweenLeavesAllRanksWithOneSize) {
   for (const int32_t wanted : {20, 80}) {

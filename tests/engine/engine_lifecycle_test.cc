@@ -1,5 +1,5 @@
-// Lifecycle calls take their time, and the group may be lost meanwhile: requests never stand still behind
-// them, and a call that a loss interrupts is done all the same.
+// Lifecycle calls take time, and the group may be lost meanwhile: requests never stand still behind a call,
+// and a call that a loss interrupts is done all the same.
 
 #include <gtest/gtest.h>
 
@@ -33,14 +33,14 @@ class EngineLifecycleTest : public ::testing::Test {
   std::future<Result> WakeUpAsync(const std::vector<std::string>& tags = {}) {
     return std::async(std::launch::async, [this, tags] { return engine_.WakeUp(tags); });
   }
-  // A sleep that has reached the workers and ends once they are no longer held.
+  // A sleep that has reached the workers and ends once the workers are no longer held.
   std::future<Result> HeldSleep() {
     executor_.HoldLifecycle(true);
     std::future<Result> slept = SleepAsync(1);
     AwaitCalls(1);
     return slept;
   }
-  // The same, and the group is lost in the middle of it.
+  // A held sleep, in the middle of which the group is lost.
   std::future<Result> SleepThatALossInterrupts() {
     executor_.SetRecovery(Recovery::kWaits);
     std::future<Result> slept = HeldSleep();
@@ -48,7 +48,7 @@ class EngineLifecycleTest : public ::testing::Test {
     AwaitState(EngineState::kRecovering);
     return slept;
   }
-  // A request that comes now gets its tokens, awake or after a wake-up.
+  // A request that comes now gets all tokens, awake or after a wake-up.
   void ExpectServes() {
     const Ticket ticket = MakeTicket("last", 5, 20);
     ASSERT_TRUE(engine_.Submit(ticket.request).ok());
@@ -105,7 +105,7 @@ TEST_F(EngineLifecycleTest, CallsAreDoneInTheirOrder) {
   std::future<Result> woke = WakeUpAsync();
   executor_.HoldLifecycle(false);
   EXPECT_EQ(slept.get()->freed_bytes().size(), 3u);
-  // The wake-up came during the sleep; it had nothing to do only if it was done before.
+  // The wake-up came during the sleep; a wake-up before the sleep would have had nothing to do.
   EXPECT_EQ(woke.get()->mapped_bytes().size(), 3u);
   EXPECT_EQ(engine_.state(), EngineState::kAwake);
   EXPECT_EQ(executor_.lifecycle_calls(),
@@ -190,7 +190,7 @@ TEST_F(EngineLifecycleTest, ACallThatIsInterruptedTooOftenIsGivenUp) {
   ExpectServes();
 }
 
-// All ranks are brought to where the call leads, and its caller gets its result.
+// All ranks are brought to the call's aim, and the caller gets the result.
 TEST_F(EngineLifecycleTest, ALossAfterTheCallWasCommitted) {
   std::future<Result> slept = HeldSleep();
   executor_.Commit();
@@ -277,7 +277,7 @@ TEST_F(EngineLifecycleTest, ADrainEndsACallThatIsUnderWay) {
   engine_.DrainAndStop(absl::Minutes(10));
   EXPECT_FALSE(slept.get().ok());
   EXPECT_FALSE(woke.get().ok());
-  executor_.HoldLifecycle(false);  // its result comes when nobody waits for it any more
+  executor_.HoldLifecycle(false);  // the result comes when nobody waits any more
 }
 
 TEST_F(EngineLifecycleTest, ADrainAbortsRequestsThatWaitBehindACallAtTheEndOfItsGrace) {

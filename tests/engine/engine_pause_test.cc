@@ -1,4 +1,4 @@
-// Pauses, and what becomes of open requests at a pause or a sleep: abort, wait, keep.
+// Pauses, and the fate of open requests at a pause or a sleep: abort, wait, keep.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class EnginePauseTest : public ::testing::Test {
   void AwaitState(EngineState state) {
     while (engine_.state() != state) absl::SleepFor(absl::Milliseconds(1));
   }
-  // Everything that was sent to the loop before has been looked at when it returns.
+  // When Barrier returns, the loop has looked at everything that was sent before.
   void Barrier() { EXPECT_TRUE(engine_.ResetPrefixCache(false).ok()); }
   Ticket Submit(const std::string& id, int32_t max_tokens, int32_t first = 1) {
     Ticket ticket = MakeTicket(id, 5, max_tokens, first);
@@ -53,7 +53,7 @@ class EnginePauseTest : public ::testing::Test {
       EXPECT_TRUE(engine_.Resume().ok());
     }
   }
-  // Calls what waits for open requests, and returns while it does, with such a request.
+  // Makes a call that waits for open requests, and returns during that wait, with an open request.
   struct Waiting {
     Ticket open;
     std::future<absl::Status> call;

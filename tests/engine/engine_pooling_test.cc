@@ -1,5 +1,5 @@
-// Requests that pool, through the whole loop: whichever step is lost, and whatever sleeps meanwhile, each
-// gets its vector once.
+// Requests that pool, through the whole loop: each request gets its vector once, whichever step is lost, and
+// through sleeps.
 
 #include <gtest/gtest.h>
 

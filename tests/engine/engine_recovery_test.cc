@@ -1,5 +1,5 @@
 // A group that is lost and recovered: open requests go on with exactly the tokens of an undisturbed run, and
-// what the engine says meanwhile is true.
+// the engine's reports meanwhile are true.
 
 #include <gtest/gtest.h>
 
@@ -52,8 +52,8 @@ TEST_P(EngineRecoveryTest, TokensAreThoseOfAnUndisturbedRun) {
   EXPECT_EQ(engine.state(), EngineState::kAwake);
 }
 
-// Whichever step is lost, in the middle of the prompt or of the outputs: what clients get, and what usage
-// counts, is that of an undisturbed run, and nothing comes twice.
+// Whichever step is lost, in the middle of the prompt or of the outputs: tokens and usage are the same as in
+// an undisturbed run, and nothing comes twice.
 TEST_P(EngineRecoveryTest, WhateverStepIsLostNothingComesTwiceAndNothingIsMissing) {
   options_.max_recoveries = 1000;
   for (int64_t lost = 0; lost < 24; ++lost) {
@@ -129,8 +129,8 @@ TEST_P(EngineRecoveryTest, ARecoveryThatFailsIsFinal) {
   EXPECT_EQ(engine.state(), EngineState::kFailed);
 }
 
-// The prompt's step is the first, and the next one is the first of its size; then the floor is known to do.
-// The same after the recovery.
+// The prompt's step is the first, and the next step is the first of a new size; then the floor is known to
+// do. The same after the recovery.
 TEST_P(EngineRecoveryTest, ADeadlineIsShortOnceItIsKnownWhatStepsTake) {
   options_.hang_timeout = absl::Seconds(4);
   options_.step_timeout = absl::Minutes(5);
@@ -167,8 +167,8 @@ TEST_P(EngineRecoveryTest, ARequestThatFailsTheGroupAgainAndAgainEnds) {
   AwaitState(engine, EngineState::kAwake);
 }
 
-// Losses that have nothing to do with the request, one after every few tokens of it: more of them than a
-// request may be in, and more than may come in a row.
+// Losses that have nothing to do with the request, one after every few tokens: more losses than a request may
+// be in, and more than may come in a row.
 TEST_P(EngineRecoveryTest, WhoeverGetsOnIsNotSuspectedAndARecoveryThatLedToTokensDoesNotCount) {
   options_.max_recoveries_per_request = 1;
   options_.max_recoveries = 2;

@@ -158,9 +158,9 @@ class TimedExecutor : public FakeExecutor {
   std::atomic<int64_t> now_us_{0};
 };
 
-// The preemptions where prices decide, which the engine has from the times of steps. A block of 4 tokens
-// takes 4 ms to compute again, and twice the time of a copy to swap. `block_bytes`: from which a copy's time
-// is assumed before one was measured.
+// The preemptions where prices decide; the engine takes prices from the times of steps. A block of 4 tokens
+// takes 4 ms to compute again, and twice the time of a copy to swap. `block_bytes`: gives the assumed time of
+// a copy before a copy was measured.
 EngineStats RunByPrices(bool async_scheduling, int64_t block_bytes, absl::Duration copy_time) {
   EngineOptions options = Swapping(async_scheduling);
   options.scheduler.preemption = PreemptionMode::kAuto;

@@ -247,8 +247,7 @@ TEST(EngineTest, TheQueueIsBoundedInTokensToo) {
 TEST(EngineTest, PreemptedRequestsTakePlaceInTheQueue) {
   EngineOptions options = SmallEngine();
   options.queue.max_num_waiting = 3;
-  options.scheduler.max_model_len =
-      400'000;  // so that the running ones have not ended when they are preempted
+  options.scheduler.max_model_len = 400'000;  // so that running requests have not ended at their preemption
   options.scheduler.blocks.num_blocks = 250'000;
   FakeExecutor executor(SmallWorker(options));
   EngineLoop engine(options, &executor, nullptr);

@@ -39,7 +39,7 @@ class CollectingSink : public OutputSink {
     absl::MutexLock lock(&mu_);
     return mu_.AwaitWithTimeout(absl::Condition(&done_), absl::Minutes(1));
   }
-  // Waits for that many tokens, or the last output. False when these have not come within a minute.
+  // Waits for that many tokens, or the last output. False when the tokens have not come within a minute.
   bool WaitForTokens(size_t count) {
     absl::MutexLock lock(&mu_);
     const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return tokens_.size() >= count || done_; };

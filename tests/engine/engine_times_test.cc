@@ -43,7 +43,7 @@ TEST_P(EngineTimesTest, TimeInTheQueueIsAddedUp) {
   EXPECT_EQ(engine.Stats().queue_time, absl::Seconds(40));
 }
 
-// Keeps what is told of a single request. To be read once the engine has stopped.
+// Keeps the reports of a single request. To be read once the engine has stopped.
 class OneRequest : public EngineObserver {
  public:
   void OnStep(const StepEvent&) override {}
@@ -58,7 +58,7 @@ class OneRequest : public EngineObserver {
 TEST_P(EngineTimesTest, TokensSayHowLongTheRequestHasWaitedForThem) {
   EngineOptions options = SmallEngine(GetParam());
   const absl::Time start = absl::Now();
-  std::atomic<int> num_looks = 0;  // each look at the clock is a second later than the one before
+  std::atomic<int> num_looks = 0;  // each look at the clock is a second later than the last
   options.now = [&] { return start + absl::Seconds(100 + ++num_looks); };
   FakeExecutor executor(SmallWorker(options));
   OneRequest told;

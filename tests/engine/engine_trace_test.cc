@@ -103,7 +103,7 @@ TEST_P(EngineTraceTest, WhoIsComputedAgainAndWhyNothingWasSwapped) {
 
 TEST_P(EngineTraceTest, WhoWaitsBecauseOfTheWatermark) {
   EngineOptions options = SwappingEngine(GetParam());
-  options.scheduler.blocks.watermark = 0.9;  // nobody is admitted beside another one
+  options.scheduler.blocks.watermark = 0.9;  // nobody is admitted beside a running request
   const Traced traced = Serve(options, 2);
   int64_t refusals = 0;
   for (const StepEvent& step : traced.steps) {
@@ -114,7 +114,7 @@ TEST_P(EngineTraceTest, WhoWaitsBecauseOfTheWatermark) {
   EXPECT_EQ(refusals, traced.stats.watermark_refusals);
 }
 
-// Each step gives one token, and those that were guessed rightly.
+// Each step gives one token, and the tokens that were guessed rightly.
 TEST(EngineDraftTraceTest, WhichDraftsWereRight) {
   EngineOptions options = SmallEngine(/*async_scheduling=*/false);
   options.scheduler.speculation.num_speculative_tokens = 4;

@@ -1,5 +1,4 @@
-// The picture of a loop: it is drawn when somebody asks, also by a loop that is idle, and shows requests and
-// blocks as they are.
+// The picture of a loop: drawn when somebody asks, also by an idle loop, and true to requests and blocks.
 
 #include <gtest/gtest.h>
 

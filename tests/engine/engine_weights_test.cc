@@ -1,4 +1,4 @@
-// Reloads and updates of the weights, and what becomes of requests, of failures and of the state meanwhile.
+// Reloads and updates of the weights, and the requests, the failures and the state meanwhile.
 
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ TEST_F(EngineWeightsTest, WaitEndsOpenRequestsWithTheOldWeights) {
 
 TEST_F(EngineWeightsTest, KeepGoesOnWithTheNewWeights) {
   Start();
-  // The reload may come when the request has ended already: then it is tried again.
+  // The reload may come when the request has ended already: then the test tries again.
   for (int64_t version = 1; true; ++version) {
     Ticket ticket = MakeTicket("a", 5, 190);
     ASSERT_TRUE(engine_->Submit(ticket.request).ok());
@@ -208,7 +208,7 @@ TEST_F(EngineWeightsTest, AnUpdateThatCannotBeFinishedSaysWhy) {
   ExpectStale();
 }
 
-// A file has none of an update's tensors: whatever reads the old checkpoint would make ranks differ.
+// A file has no tensor of an update: a read of the old checkpoint would make ranks differ.
 TEST_F(EngineWeightsTest, WeightsOfAnUpdateAreNeverReadFromTheCheckpoint) {
   Start();
   const auto apply = [&] {
@@ -270,7 +270,7 @@ TEST_F(EngineWeightsTest, AChangeThatNobodyWantsAnyMoreChangesNothing) {
   ExpectServes(1);
 }
 
-// The update's client may not have noticed the end when another update has begun.
+// The update's client may not have noticed the end when a second update has begun.
 TEST_F(EngineWeightsTest, APauseHoldsBeyondAReload) {
   Start();
   ASSERT_TRUE(engine_->Pause({}).ok());

@@ -1,4 +1,4 @@
-// The log of KV events: where readers begin, what they are given, and what becomes of slow ones.
+// The log of KV events: where readers begin, the events that readers get, and the end of slow readers.
 
 #include "coordinator/engine/kv_event_log.h"
 

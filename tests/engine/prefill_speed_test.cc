@@ -10,7 +10,7 @@ constexpr MonotonicTime kNow = absl::Hours(1);
 TEST(PrefillSpeedTest, NobodyCanTellBeforeTheSecondStepOfAClass) {
   PrefillSpeed speed(512);
   EXPECT_FALSE(speed.TimeFor(100, kNow).has_value());
-  speed.Observe(100, absl::Seconds(10), kNow);  // it captures graphs
+  speed.Observe(100, absl::Seconds(10), kNow);  // captures graphs
   EXPECT_FALSE(speed.TimeFor(100, kNow).has_value());
   speed.Observe(100, absl::Seconds(1), kNow);
   EXPECT_EQ(speed.TimeFor(100, kNow), absl::Seconds(1));
@@ -23,7 +23,7 @@ TEST(PrefillSpeedTest, ABacklogIsComputedInWholeSteps) {
   EXPECT_EQ(speed.TimeFor(5120, kNow), absl::Seconds(20));
 }
 
-// A larger step is at least as quick by the token; a smaller one says nothing of it.
+// A larger step is at least as quick by the token; a smaller step says nothing of a larger step.
 TEST(PrefillSpeedTest, AnEstimateIsALowerBound) {
   PrefillSpeed speed(512);
   for (int i = 0; i < 2; ++i) speed.Observe(256, absl::Seconds(1), kNow);

@@ -31,13 +31,13 @@ class StaleWeightsTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status;
     return ticket;
   }
-  // Time passes, and the loop looks at it.
+  // Time passes, and the loop looks at the clock.
   void Pass(absl::Duration time) {
     now_s_ += absl::ToInt64Seconds(time);
     EXPECT_TRUE(engine_->Resume().ok());
     EXPECT_TRUE(engine_->Resume().ok()) << "what the first one has led to is done";
   }
-  // Likewise, while a change is under way, for which Resume would wait.
+  // As Pass, while a change is under way, for which Resume would wait.
   void PassInChange(absl::Duration time) {
     now_s_ += absl::ToInt64Seconds(time);
     const Ticket gone = Submit("gone");

@@ -16,7 +16,7 @@ StepDeadline Started(absl::Duration hang_timeout = absl::Seconds(4)) {
 TEST(StepDeadlineTest, WhatIsNotKnownHasTheStepTimeout) {
   StepDeadline deadline(absl::Seconds(4), kStepTimeout);
   EXPECT_EQ(deadline.Timeout(8), kStepTimeout);
-  deadline.Observe(8, absl::Seconds(1));  // it may have captured graphs
+  deadline.Observe(8, absl::Seconds(1));  // may have captured graphs
   EXPECT_EQ(deadline.Timeout(8), kStepTimeout);
   deadline.Observe(8, absl::Seconds(1));
   EXPECT_EQ(deadline.Timeout(8), absl::Seconds(20));
@@ -59,7 +59,7 @@ TEST(StepDeadlineTest, ANewEpochHasMoreTimeUntilAStepWasObserved) {
   deadline.Restart();
   EXPECT_EQ(deadline.Timeout(8), absl::Seconds(80));
   EXPECT_EQ(deadline.Timeout(16), kStepTimeout) << "never observed";
-  deadline.Observe(8, absl::Seconds(9));  // the first one is no measure
+  deadline.Observe(8, absl::Seconds(9));  // the first step is no measure
   EXPECT_EQ(deadline.Timeout(8), absl::Seconds(80));
   deadline.Restart();
   EXPECT_EQ(deadline.Timeout(8), absl::Seconds(80)) << "as often as it is lost";

@@ -38,7 +38,7 @@ TEST_F(GroupCheckTest, GpusPromiseNothing) {
   EXPECT_FALSE(result->bitwise);
 }
 
-// The others wait for that rank in a collective, which only another epoch ends.
+// The other ranks wait for that rank in a collective, which only a new epoch ends.
 TEST_F(GroupCheckTest, AnErrorOfOneRankIsALossOfTheGroup) {
   Connect(2);
   Answer(0, 1, 77);

@@ -192,7 +192,7 @@ TEST_F(GroupSleepTest, ARankThatDidNotPrepareInTimeIsUndoneToo) {
   options_.transition_timeout = kShort;
   Connect(2);
   workers_[1]->HoldCalls();
-  // The rank prepares after all, long after the coordinator has given it up.
+  // The rank prepares after all, long after the coordinator has given the rank up.
   std::thread release = WhenCalled(1, "abort", [this] { workers_[1]->ReleaseCalls(); });
   const absl::Status status = Sleep(2).status();
   release.join();
@@ -261,7 +261,7 @@ TEST_F(GroupSleepTest, ARankThatNeverAnswersIsLost) {
   workers_[1]->ReleaseCalls();
 }
 
-// There is no way back: the others have released their memory.
+// There is no way back: the other ranks have released memory.
 TEST_F(GroupSleepTest, ARankThatConfirmsNoCommitIsLost) {
   Connect(2);
   workers_[1]->ScriptCalls({absl::OkStatus(), absl::InternalError("the driver has failed")});
@@ -287,7 +287,7 @@ TEST_F(GroupSleepTest, ARankThatEndsWhileItPrepares) {
   workers_[1]->ReleaseCalls();
 }
 
-// The others are busy, and are not replaced for it.
+// The other ranks are busy, and are not replaced for that reason.
 TEST_F(GroupSleepTest, ARankThatEndsWhileItReadsItsWeights) {
   Connect(2);
   ASSERT_TRUE(Sleep(2).ok());

@@ -1,4 +1,4 @@
-// Deadlines of sleeps and wake-ups that come from what the group was seen to do.
+// Deadlines of sleeps and wake-ups, from the times that the group was seen to take.
 
 #include <atomic>
 #include <memory>
@@ -38,7 +38,7 @@ class GroupSpeedTest : public GroupEpochTest {
   std::atomic<int64_t> loaded_ns_{0};
 };
 
-// Without the measurement it would have the two hours of a load.
+// Without the measurement the wake-up would have the two hours of a load.
 TEST_F(GroupSpeedTest, ARankThatHangsWhereOneWithItsSpeedHadReadItsWeightsIsLost) {
   UseClock();
   options_.measured_timeout = kShort;

@@ -334,7 +334,7 @@ TEST_F(GroupEpochTest, EveryRankIsBroughtToWhatIsHeld) {
   EXPECT_EQ(new_calls(0), std::vector<std::string>{});
   EXPECT_EQ(new_calls(1), (std::vector<std::string>{"prepare sleep 1 weights kv_cache workspace", "commit"}));
   EXPECT_EQ(new_calls(2), std::vector<std::string>{});
-  // Awake: whoever sleeps is woken, and nobody else.
+  // Awake: a sleeping rank is woken, and no other rank.
   ASSERT_TRUE(epoch_->SetResidency({with(1, {}), with(0, all), with(1, {"weights"})}, Residency()).ok());
   EXPECT_EQ(new_calls(0), (std::vector<std::string>{"prepare wake weights kv_cache workspace", "commit"}));
   EXPECT_EQ(new_calls(1), std::vector<std::string>{});
@@ -346,7 +346,7 @@ TEST_F(GroupEpochTest, EveryRankIsBroughtToWhatIsHeld) {
   EXPECT_EQ(new_calls(0), std::vector<std::string>{});
   EXPECT_EQ(new_calls(1), (std::vector<std::string>{"prepare sleep 1 kv_cache workspace", "commit"}));
   EXPECT_EQ(new_calls(2), (std::vector<std::string>{"prepare wake weights", "commit"}));
-  // They are to be discarded: whoever holds them, or a copy, gives them up.
+  // The weights are to be discarded: a rank that holds the weights, or a copy, gives them up.
   held = Residency();
   held.Slept({.level = 2, .tags = {"weights"}});
   ASSERT_TRUE(
@@ -409,7 +409,8 @@ TEST_F(GroupEpochTest, LossOfAProcessEndsTheWaitForItsConnection) {
   reporter.join();
 }
 
-// Workers answer late, in a time in which the coordinator stood still: its own clock does not count the time.
+// Workers answer late, in a time in which the coordinator stood still: the coordinator's clock does not count
+// the time.
 TEST_F(GroupEpochTest, AStandstillOfTheCoordinatorIsNoDelayOfWorkers) {
   std::atomic<int64_t> now{0};
   options_.now = [&now] { return absl::Milliseconds(now.load()); };

@@ -1,4 +1,4 @@
-// Who lacks how much before a wake-up maps anything, and what ranks and replicas lack together.
+// How much memory each rank lacks before a wake-up maps anything, and ranks and replicas together.
 
 #include "coordinator/executor/memory_check.h"
 

@@ -93,7 +93,7 @@ TEST(WorkerProcessesTest, TheDestructorLeavesNobodyBehindAndReportsNothing) {
 
 TEST(WorkerProcessesTest, WhoIgnoresSigtermIsKilled) {
   Exits exits;
-  // The shell writes into the pipe once its trap is set.
+  // The shell writes into the pipe once the trap is set.
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const std::string fifo = absl::StrCat("/proc/", getpid(), "/fd/", ready[1]);
@@ -155,7 +155,7 @@ TEST(WorkerProcessesTest, ARankIsStartedAgainAfterItsProcessHasEnded) {
   EXPECT_TRUE(Alive(second));
   EXPECT_EQ((*processes)->pid(0), other);
   EXPECT_TRUE(Alive(other));
-  // The watcher sees the end of the process that was started while it waited.
+  // The watcher sees the end of the process that was started during the watcher's wait.
   ASSERT_EQ(kill(second, SIGKILL), 0);
   const auto seen = exits.Wait(2);
   ASSERT_EQ(seen.size(), 2u);
@@ -214,7 +214,7 @@ TEST(WorkerProcessesTest, RespawnsLeaveNoDescriptorsAndNoZombies) {
   EXPECT_EQ(NumOpenFiles(), files);
 }
 
-// A process that is no child of this one. It ends with the object.
+// A process that is no child of this one. The process ends with the object.
 class Stranger {
  public:
   Stranger() {
@@ -355,7 +355,7 @@ class Wire {
     for (const int end : ends_) close(end);
   }
 
-  // Called by both processes after the fork, each with another end.
+  // Called by both processes after the fork, each with a different end.
   void Keep(int end) {
     close(std::exchange(ends_[1 - end], -1));
     mine_ = ends_[end];

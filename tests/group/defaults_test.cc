@@ -1,4 +1,4 @@
-// A part that is made by its own defaults, as tests and benchmarks make parts, is the part that a server
+// A part that is made by the part's own defaults, as in tests and benchmarks, is the part that a server
 // without flags has: each number has one default.
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ TEST(DefaultsTest, TheKvCacheIsPlannedForTheSequencesThatTheSchedulerRuns) {
   EXPECT_EQ(own.kv_cache_memory_bytes, ServerWithoutFlags().kv_cache_memory_bytes);
 }
 
-// Parsing no flag changes no default, and what a scheduler and a worker must agree on is one number.
+// Parsing no flag changes no default, and a number on which scheduler and worker must agree stands once.
 TEST(DefaultsTest, AnEnginesOptionsAreThoseOfAServerWithoutFlags) {
   const EngineOptions served = ServerWithoutFlags().engine, own;
   EXPECT_EQ(served.scheduler.max_num_seqs, own.scheduler.max_num_seqs);

@@ -1,5 +1,5 @@
-// Local workers that end at their start: a worker with a cause that recurs is started once, and otherwise a
-// few times; the error says why.
+// Local workers that end at the start: a worker with a cause that recurs is started once, and otherwise a few
+// times; the error says why.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 class RefusedStartTest : public testing::Test {
  protected:
-  // Starts a group with this shell script as its worker.
+  // Starts a group whose worker is this shell script.
   void Start(const std::string& script) {
     const std::string path = directory_.path() + "/worker";
     std::ofstream(path) << "#!/bin/sh\necho start >> " << starts_path() << "\n" << script << "\n";
@@ -49,7 +49,7 @@ class RefusedStartTest : public testing::Test {
 TEST_F(RefusedStartTest, IsNotTriedAgainThoughTheProcessEndsBeforeItIsAwaited) {
   Start("exit 2");
   while (!std::filesystem::exists(starts_path())) absl::SleepFor(absl::Milliseconds(1));
-  absl::SleepFor(absl::Milliseconds(300));  // its end is known by then; the test holds without, too
+  absl::SleepFor(absl::Milliseconds(300));  // the end is known by then; the test holds without, too
 
   const absl::Status loaded = Load();
   EXPECT_EQ(loaded.code(), absl::StatusCode::kFailedPrecondition) << loaded;

@@ -1,5 +1,4 @@
-// A group over fake workers that come by themselves: its first epoch, and what becomes of it when workers are
-// lost.
+// A group over fake workers that come by themselves: the first epoch, and the group after losses of workers.
 
 #include "coordinator/group/worker_group.h"
 
@@ -62,13 +61,13 @@ class WorkerGroupTest : public ::testing::Test {
       ended_->Notify();
     });
   }
-  // Another coordinator comes, at which the workers register that are there.
+  // A new coordinator comes, at which the present workers register.
   void Restart() {
     group_.reset();
     StartGroup();
     for (const auto& member : members_) member->RegisterAgain(coordinator_);
   }
-  // The worker is lost, and what the engine does then.
+  // The worker is lost, and the engine asks for a recovery.
   void Lose(size_t member, const Held& held) {
     absl::Notification failed;
     group_->executor()->OnFailure([&](const absl::Status&) { failed.Notify(); });
@@ -97,7 +96,7 @@ class WorkerGroupTest : public ::testing::Test {
   std::string Allocate(const char* how = "") const { return absl::StrCat("allocate ", num_blocks_, how); }
   Calls CallsOf(size_t member) {
     Calls calls = members_[member]->service().calls();
-    // Names of groups are random but for the epoch at their end.
+    // Names of groups are random but for the epoch at the end.
     for (std::string& call : calls) {
       if (absl::StartsWith(call, "join ")) call = absl::StrCat("join ", call.substr(call.rfind('-') + 1));
     }
@@ -231,7 +230,7 @@ TEST_F(WorkerGroupTest, WeightsOfAnUpdateAreStaleEverywhereOnceARankIsNew) {
 
 TEST_F(WorkerGroupTest, AllRanksHaveOneSizeOfTheKvCacheAfterARecovery) {
   Launch();
-  // The engine's last word; one rank has done what it asked for then, and the other one is lost.
+  // The ranks have resized to 4, and one is lost; the engine's last word, 3, counts.
   absl::Notification resized;
   group_->executor()->ResizeKvCacheAsync(4, num_blocks_,
                                          [&](const absl::StatusOr<TransitionReport>&) { resized.Notify(); });
@@ -265,7 +264,7 @@ TEST_F(WorkerGroupTest, AdoptedWorkersKeepTheSizeThatAllHave) {
 TEST_F(WorkerGroupTest, ALossDuringARecoveryBeginsAnotherEpoch) {
   Launch();
   Lose(1, Residency());
-  // The newcomer is lost while it loads.
+  // The newcomer is lost during its load.
   Join("c", 1, [](FakeWorkerService& service) { service.HoldCalls("load 1/2"); });
   while (CallsOf(2) != Calls{"fence 2", "load 1/2"}) absl::SleepFor(absl::Milliseconds(1));
   members_[2]->Die();
@@ -306,7 +305,7 @@ TEST_F(WorkerGroupTest, HostsWithOtherFilesNeverServeTogether) {
 }
 
 TEST_F(WorkerGroupTest, ANewcomerWithOtherFilesIsRefusedAndAnotherOneAwaited) {
-  flags_.engine.max_recoveries = 0;  // it is no attempt that has failed
+  flags_.engine.max_recoveries = 0;  // a refusal is no failed attempt
   Launch();
   Join("c", 1,
        [](FakeWorkerService& service) { service.SetFingerprint("beef"); });  // a spare, until there is a loss

@@ -126,7 +126,7 @@ TEST_P(AttentionTest, NanStaysInItsSequence) {
   }
 }
 
-// One query alone, whose chunks of bytes are computed in a shorter way where none of them is NaN.
+// A single query, whose chunks of bytes are computed in a shorter way where no byte is NaN.
 TEST_P(AttentionTest, ANanKeyOrValueReachesADecode) {
   const Shape shape{6, 2, 32, 16};
   const int64_t first_key = shape.num_heads * shape.head_dim;
@@ -203,7 +203,7 @@ TEST_P(AttentionTest, CopiedBlocksServeAsTheirSource) {
   }
 }
 
-// A token's V through a cache of 8 bits, as attention over this token alone returns it.
+// A token's V through a cache of 8 bits, as returned by attention over this token alone.
 std::vector<float> ThroughCache(CpuIsa isa, const CacheTypes& types, const std::vector<float>& v,
                                 float v_scale = 1) {
   const int64_t head_dim = static_cast<int64_t>(v.size());
@@ -228,8 +228,8 @@ std::vector<float> ThroughCache(CpuIsa isa, const CacheTypes& types, const std::
   return values;
 }
 
-// Every code, every tie between two codes and its neighbours, what saturates and subnormal numbers, with both
-// signs; with NaN beside them, and without.
+// Every code, every tie between two codes and the tie's neighbours, numbers that saturate and subnormal
+// numbers, with both signs; with NaN in between, and without.
 TEST_P(AttentionTest, Float8HoldsTheNearestValue) {
   std::vector<float> values = {448, 449, 463.9f, 464, 465, 1e6f, INFINITY, 1e-30f, 1e-45f};
   for (int code = 0; code < 0x7f; ++code) {
@@ -259,8 +259,8 @@ TEST_P(AttentionTest, Float8HoldsTheNearestValue) {
   }
 }
 
-// Every code, every tie between two and its neighbours, with both signs. Where the largest magnitude is 127
-// times a power of two, that is the scale.
+// Every code, every tie between two codes and the tie's neighbours, with both signs. Where the largest
+// magnitude is 127 times a power of two, that is the scale.
 TEST_P(AttentionTest, Int8HoldsTheNearestValue) {
   std::vector<float> codes = {127, 1e-30f, 1e-45f, 0};
   for (int code = 0; code < 127; ++code) {
@@ -294,8 +294,8 @@ TEST_P(AttentionTest, Int8ScalesOfHeadsWithoutALargestValue) {
   }
 }
 
-// Magnitudes from token to token and from head to head are far apart: a scale that two of them share would
-// lose the smaller one. With bf16 activations what is summed may be rounded to bf16.
+// Magnitudes from token to token and from head to head are far apart: a scale that two heads or tokens share
+// would lose the smaller magnitude. With bf16 activations summands may be rounded to bf16.
 TEST_P(AttentionTest, Int8ScalesAreOfOneTokenAndHead) {
   const CacheTypes all_types[] = {{DataType::kI8, DataType::kF32}, {DataType::kI8, DataType::kBF16}};
   for (const CacheTypes& types : all_types) {
@@ -331,7 +331,7 @@ TEST_P(AttentionTest, Int8ScalesAreOfOneTokenAndHead) {
   }
 }
 
-// All bytes at once: bf16 holds what each stands for, however it is computed.
+// All bytes at once: bf16 holds the value of each byte, on every way of computing.
 TEST_P(AttentionTest, EveryByteComesBackWithBf16Activations) {
   std::vector<float> floats, integers;
   for (int code = 0; code < 256; ++code) {

@@ -28,8 +28,8 @@ struct Sequence {
 // The scales of a cache in these tests: no powers of two.
 inline constexpr float kKScale = 0.3f, kVScale = 0.07f;
 
-// The types of a cache and of the activations: AMX and VBMI compute bytes in another way where activations
-// are bf16.
+// The types of a cache and of the activations: AMX and VBMI compute bytes differently where activations are
+// bf16.
 struct CacheTypes {
   DataType cache, out;
 };
@@ -39,9 +39,8 @@ inline constexpr CacheTypes kCacheTypes[] = {
     {DataType::kF8E4M3, DataType::kBF16}, {DataType::kI8, DataType::kF32},
     {DataType::kI8, DataType::kBF16}};
 
-// The types that run code of their own on the instruction set, for the cases that take long. Where no kernel
-// asks for the activations of a cache of bytes, bf16 is only how the output is rounded, as with a cache of
-// bf16.
+// The types that run separate code on the instruction set, for the cases that take long. Where no kernel asks
+// for the activations of a cache of bytes, bf16 is only how the output is rounded, as with a cache of bf16.
 inline std::vector<CacheTypes> CacheTypesOf(CpuIsa isa) {
   std::vector<CacheTypes> all(std::begin(kCacheTypes), std::end(kCacheTypes));
   if (isa == CpuIsa::kAvx512Bf16 || isa == CpuIsa::kAmx) return all;
@@ -96,8 +95,8 @@ class Runner {
     for (int64_t b = num_blocks - 1; b > 0; --b) free_.push_back(static_cast<int32_t>(b));
   }
 
-  // A window and a soft cap. With a window, Step takes the blocks that lie before it away: their place in the
-  // table becomes the null block, their bytes become NaN, and other sequences may get them.
+  // A window and a soft cap. With a window, Step takes the blocks before the window away: their place in the
+  // table becomes the null block, their bytes become NaN, and other sequences may get these blocks.
   void SetRule(int32_t window, float logit_softcap) {
     rule_.window = window;
     rule_.logit_softcap = logit_softcap;

@@ -1,5 +1,5 @@
-// Mixtures of experts: the router against a plain one in double, rows of experts against Linear, bit for bit,
-// and the weighted sum.
+// Mixtures of experts: the router against a plain router in double, rows of experts against Linear, bit for
+// bit, and the weighted sum.
 
 #include <algorithm>
 #include <numeric>

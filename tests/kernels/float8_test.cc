@@ -1,5 +1,5 @@
-// Linear and Embedding with fp8 weights: against sums in double over what the numbers and scales say, and
-// their independence of the batch.
+// Linear and Embedding with fp8 weights: against sums in double over the values of numbers and scales, and
+// independent of the batch.
 
 #include "tests/kernels/kernel_test_util.h"
 
@@ -21,7 +21,7 @@ OpsLimits Limits(int64_t tokens, int64_t n, int64_t k) {
 
 // The numbers that share a scale.
 enum class Scales {
-  kRows,    // each row has its own
+  kRows,    // each row has a scale
   kBlocks,  // blocks of 32 x 32
   kMixed,   // blocks of 32 x 128 next to each other may have the same, so that runs have different lengths
 };
@@ -107,7 +107,7 @@ TEST_P(Float8Test, EqualsTheSumInDouble) {
   }
 }
 
-// Each code alone, subnormal numbers and negative zero among them, for few and for many rows.
+// Each code alone, including subnormal numbers and negative zero, for few and for many rows.
 TEST_P(Float8Test, EveryNumberIsExact) {
   constexpr int64_t kN = 32, kK = 256;
   Bench bench(GetParam(), 1, Limits(kK, kN, kK));

@@ -1,4 +1,4 @@
-// Linear, packing and embedding against sums in double, and their independence of the batch.
+// Linear, packing and embedding against sums in double, and independent of the batch.
 
 #include "tests/kernels/kernel_test_util.h"
 

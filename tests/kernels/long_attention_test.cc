@@ -22,7 +22,7 @@ void FillUpTo(Runner& runner, Sequence& sequence, int64_t position) {
     runner.Step({&sequence}, {std::min<int64_t>(256, position - sequence.done)});
 }
 
-// The first tokens behind which a section ends, and those around them.
+// The first tokens behind which a section ends, and the tokens around.
 std::vector<int64_t> Boundaries(const Shape& shape) {
   const int64_t section =
       shape.block_size > 512 ? shape.block_size : 512 / shape.block_size * shape.block_size;
@@ -52,8 +52,9 @@ TEST_P(LongAttentionTest, EqualsSoftmaxInDouble) {
   }
 }
 
-// One thread adds the sections up itself; more share them, also chunks of queries of which some end in an
-// earlier section, and other sequences move the cuts; without room for sums of sections nothing is shared.
+// A single thread adds the sections up itself; several threads share sections, also of chunks of queries of
+// which some end in an earlier section, and other sequences move the cuts; without room for sums of sections
+// nothing is shared.
 TEST_P(LongAttentionTest, RowsDoNotDependOnThreadsChunksOrRoom) {
   for (const CacheTypes& types : CacheTypesOf(GetParam())) {
     for (const Shape& shape : kShapes) {
@@ -94,7 +95,7 @@ TEST_P(LongAttentionTest, RowsDoNotDependOnThreadsChunksOrRoom) {
   }
 }
 
-// A value that is not a number stays in the rows that see it.
+// A value that is not a number stays in the rows that see the value.
 TEST_P(LongAttentionTest, NanStaysBehindItsToken) {
   const Shape shape{3, 1, 32, 16};
   for (const CacheTypes& types : kCacheTypes) {

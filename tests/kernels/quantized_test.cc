@@ -1,5 +1,5 @@
-// Linear and Embedding with quantized weights: against sums in double over what the files' blocks say, and
-// their independence of the batch.
+// Linear and Embedding with quantized weights: against sums in double over the values of the files' blocks,
+// and independent of the batch.
 
 #include "checkpoint/dequantize.h"
 #include "checkpoint/storage_type.h"
@@ -95,8 +95,8 @@ std::vector<double> RoundedRow(Matrix& x, int64_t t, int64_t k, std::vector<doub
 }
 
 // Two bounds. Beside the sum over rounded activations only f32 rounding is allowed: for each part of a block
-// three roundings of its own, and a chain of two additions a part. Beside the sum over the activations
-// themselves each may be off by half a step, a 254th of its block's largest.
+// three roundings, and a chain of two additions a part. Beside the sum over the activations themselves each
+// activation may be off by half a step, a 254th of the block's largest.
 void ExpectProduct(Matrix& x, const std::vector<float>& w, const float* bias, Matrix& y, int64_t k,
                    int parts) {
   for (int64_t t = 0; t < y.rows(); ++t) {

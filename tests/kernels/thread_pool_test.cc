@@ -154,7 +154,7 @@ TEST(ThreadPoolTest, TheCallerIsPinnedFromAStepOnUntilItIsLetGo) {
       EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
       return static_cast<size_t>(CPU_COUNT(&set));
     };
-    UnpinThisThread();  // it has the pin of the thread that started it
+    UnpinThisThread();  // has the pin of the thread that started it
     ThreadPool pool(1, {all.back()}, /*spin=*/false);
     EXPECT_EQ(count(), all.size());
     for (int i = 0; i < 2; ++i) {
@@ -168,7 +168,7 @@ TEST(ThreadPoolTest, TheCallerIsPinnedFromAStepOnUntilItIsLetGo) {
   }).join();
 }
 
-// One thread does not get beyond its first piece until all others are done.
+// One thread does not get beyond its first piece until all other pieces are done.
 TEST(PiecesTest, OthersTakeOverFromAThreadThatIsHeldUp) {
   for (const int held_up : {0, 2}) {
     ThreadPool pool(3, {}, /*spin=*/true);

@@ -183,7 +183,7 @@ TEST_P(WindowAttentionTest, RowsDoNotDependOnHowSectionsAreShared) {
   }
 }
 
-// A NaN among the keys or values counts as long as it is in the window, and not one token longer.
+// A NaN among the keys or values counts as long as the NaN is in the window, and not one token longer.
 TEST_P(WindowAttentionTest, ATokenBeforeTheWindowIsNotSeen) {
   const Shape shape{6, 2, 32, 16};
   const int64_t key = shape.num_heads * shape.head_dim;

@@ -1,4 +1,4 @@
-// Workers that an earlier coordinator left: who may stay, and what the membership does with them.
+// Workers that an earlier coordinator left: who may stay, and the membership's answers.
 
 #include "coordinator/membership/adoption.h"
 

@@ -49,14 +49,14 @@ class FakeClock {
     absl::MutexLock lock(&mu_);
     now_ += duration;
   }
-  // In steps, after each of which the watcher looks, as if it were never late.
+  // In steps, after each of which the watcher looks, as if never late.
   void AdvanceWatched(absl::Duration duration, absl::Duration step) {
     for (; duration > absl::ZeroDuration(); duration -= step) {
       Advance(step);
       AwaitLook();
     }
   }
-  // Until the watcher has read the clock and used what it read. Nobody else may use the clock meanwhile.
+  // Until the watcher has read the clock and used the time. Nobody else may use the clock meanwhile.
   void AwaitLook() {
     absl::MutexLock lock(&mu_);
     const int64_t enough = reads_ + 2;
@@ -70,7 +70,7 @@ class FakeClock {
   int64_t reads_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// A server whose clock stands still unless the test moves it, and a client of it.
+// A server whose clock only the test moves, and a client of the server.
 class WatchedClusterTest : public ::testing::Test {
  protected:
   void Start(const std::string& address, int32_t world_size, absl::Duration hang_timeout) {
@@ -136,7 +136,7 @@ TEST_F(WatchedClusterTest, AWorkerSendsFourHeartbeatsInHangTimeout) {
   EXPECT_EQ(response.heartbeat_interval_ms(), 5);
 }
 
-// Every silent worker is reported once, and a replacement as the one that it replaced.
+// Every silent worker is reported once, and a replacement as the replaced worker.
 TEST_F(WatchedClusterTest, TheWatchGoesOnAfterASilence) {
   Start("", 2, absl::Seconds(4));
   ASSERT_TRUE(Register("a", 0).ok());

@@ -14,7 +14,7 @@ TEST(MembershipTest, AMemberThatDiedBeforeTheLastCameIsNotConfirmed) {
   const auto complete = [&] { return membership.WaitForGroup(absl::ZeroDuration()).ok(); };
   ASSERT_TRUE(membership.Register(Worker("a", "host1", 0), kNow).ok());
   ASSERT_TRUE(membership.Register(Worker("b", "host1", 1), kNow + absl::Milliseconds(1)).ok());
-  EXPECT_FALSE(complete());  // a may have died since its last heartbeat
+  EXPECT_FALSE(complete());  // a may have died since the last heartbeat
   EXPECT_FALSE(Watch(&membership, kNow, kNow + absl::Seconds(11)).dropped.empty());
   ASSERT_TRUE(membership.Register(Worker("c", "host1", 0), kNow + absl::Seconds(11)).ok());
   ASSERT_TRUE(membership.Register(Worker("b", "host1", 1), kNow + absl::Seconds(12)).ok());
@@ -190,7 +190,7 @@ TEST(MembershipTest, AllMembersHaveTheBuildOfTheFirst) {
       << "it could never replace a member";
   membership.Reopen(0);
   EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(Built("d", 0, "other"), kNow)));
-  // In an empty group the next one decides.
+  // In an empty group the next worker decides.
   membership.Reopen(1);
   ASSERT_TRUE(membership.Register(Built("e", 0, "other"), kNow).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(membership.Register(Built("f", 1, "0123456789abcdef"), kNow)));

@@ -1,4 +1,4 @@
-// A group that was complete, some of whose members are replaced.
+// A complete group, some members of which are replaced.
 
 #include <thread>
 

@@ -1,4 +1,4 @@
-// Architectures that the product does not have, each added like any other: a record and its registration.
+// Architectures that the product does not have, each added like any other: by a record and a registration.
 #include "checkpoint/family.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// A Llama whose keys and tensors have names of their own.
+// A Llama whose keys and tensors have unusual names.
 absl::Status ReadRenamed(JsonFields* fields, ModelConfig* config) {
   config->vocab_size = fields->Size("words");
   config->hidden_size = config->embedding_dim = fields->Size("width");
@@ -93,7 +93,7 @@ constexpr Family kRenamed = {
 const FamilyRegistration kRenamedRegistration(&kRenamed);
 
 // A combination that no known family has: LayerNorm, norms of q and k, rotary and learned positions, a plain
-// MLP with biases, and more of them.
+// MLP with biases, and further biases.
 absl::Status ReadMixed(JsonFields* fields, ModelConfig* config) {
   RETURN_IF_ERROR(ReadRenamed(fields, config));
   config->attention_qkv_bias = config->attention_out_bias = config->mlp_bias = true;

@@ -95,7 +95,7 @@ absl::StatusOr<GoldenResult> RunGolden(const std::string& folder, int world_size
     requests.push_back(request);
   }
   ModelRunnerOptions options{.dtype = dtype};
-  options.dequantize = true;  // the expected values are those of weights in 16 bits
+  options.dequantize = true;  // the expected values belong to weights in 16 bits
   options.expert_parallel = expert_parallel;
   options.max_num_seqs = 8;
   options.max_num_batched_tokens = 128;

@@ -1,6 +1,7 @@
 // golden_cli FOLDER...: runs checkpoints that are not in the repository (random_checkpoints.py makes them) as
-// golden_test runs the others: on one to four ranks in fp32. A folder with an error.txt has to be refused,
-// with that text in the message. Exits with the number of folders that are wrong, 100 at most.
+// golden_test runs the checkpoints of the repository: on one to four ranks in fp32. A folder with an
+// error.txt has to be refused, with that text in the message. Exits with the number of folders that are
+// wrong, 100 at most.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -27,7 +28,7 @@ bool Check(const std::string& folder) {
     std::printf("%s %s on %d: %.2g %s\n", good ? "ok  " : "FAIL", folder.c_str(), world_size,
                 result.ok() ? result->worst : 0.0, message.c_str());
     ok = ok && good;
-    if (!result.ok()) break;  // it will not load on more ranks either
+    if (!result.ok()) break;  // no load on more ranks either
   }
   return ok;
 }

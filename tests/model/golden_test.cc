@@ -1,5 +1,5 @@
 // Every tiny checkpoint, on one to four ranks in fp32 and in float16, and on every instruction set, against
-// what transformers computes from the same weights.
+// the results of transformers from the same weights.
 #include "tests/model/golden.h"
 
 #include <string>
@@ -28,7 +28,7 @@ TEST_P(GoldenTest, MatchesTransformersOnOneToFourRanks) {
 }
 
 // Weights, activations and KV cache of 16 bits: near the exact result, nearer than bfloat16, which has three
-// bits less, and not equal to it.
+// bits less, and not exact.
 TEST_P(GoldenTest, Float16IsNear) {
   for (const int world_size : {1, 2}) {
     SCOPED_TRACE(testing::Message() << GetParam() << " on " << world_size << " ranks");
@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(GgufFiles, GoldenTest,
                                          "gguf_variants/gpt-oss", "gguf_variants/deepseek-latent",
                                          "gguf_variants/deepseek-v3"));
 
-// Whole experts on each rank, of which one has a single expert or several.
+// Whole experts on each rank; a rank may have a single expert or several.
 TEST(GoldenExpertsTest, RanksMayDivideTheExperts) {
   for (const char* model :
        {"variants/qwen3-moe", "variants/qwen2-moe", "variants/mixtral", "variants/glm4-moe"}) {

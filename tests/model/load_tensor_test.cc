@@ -1,4 +1,4 @@
-// A region that an update has filled, tensor by tensor, beside one that a load has filled.
+// A region that an update has filled, tensor by tensor, beside a region that a load has filled.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ TEST(LoadTensor, TensorByTensorIsBitForBitTheLoadOfAll) {
     ASSERT_NE(checkpoint, nullptr);
     for (const CpuIsa isa : kCpuIsas) {
       auto device = Device::CreateCpu({.num_threads = 1, .isa = isa});
-      if (!device.ok()) continue;  // this CPU has not got it
+      if (!device.ok()) continue;  // this CPU lacks the instructions
       for (const RankPart part : {RankPart{0, 1, DataType::kF32}, RankPart{0, 1, DataType::kBF16},
                                   RankPart{0, 2, DataType::kBF16}, RankPart{1, 2, DataType::kBF16},
                                   RankPart{1, 2, DataType::kF32}, RankPart{2, 3, DataType::kF16}}) {
@@ -61,7 +61,7 @@ TEST(LoadTensor, TensorByTensorIsBitForBitTheLoadOfAll) {
   }
 }
 
-// The same numbers sent as another type make the same region.
+// The same numbers sent in a different type make the same region.
 TEST(LoadTensor, TheTypeThatIsSentLeavesNoTrace) {
   const std::unique_ptr<Checkpoint> checkpoint = Open("tiny/qwen3");
   ASSERT_NE(checkpoint, nullptr);
@@ -79,7 +79,7 @@ TEST(LoadTensor, TheTypeThatIsSentLeavesNoTrace) {
       for (const int64_t size : chunk.shape()) count *= size;
       std::string data;
       for (int64_t i = 0; i < count; ++i) {
-        // -1, 0 and 1: float32, bfloat16 and float16 have them alike but for the exponent's bits.
+        // -1, 0 and 1, which are alike in float32, bfloat16 and float16 but for the exponent's bits.
         const int value = static_cast<int>((i * 7 + count) % 3) - 1;
         const float number = static_cast<float>(value);
         uint32_t bits;

@@ -1,4 +1,4 @@
-// Blocks that weights are quantized to: how far they are from the weights, and odd values.
+// Blocks of quantized weights: the distance from the weights, and odd values.
 
 #include "worker/model/quantize_rows.h"
 
@@ -61,13 +61,13 @@ TEST(QuantizeRows, ErrorsAreThoseOfTheSteps) {
     EXPECT_LT(RelativeError(DataType::kQ8_0, values), 0.006);
     EXPECT_LT(RelativeError(DataType::kQ4_1, values), 0.085);
     EXPECT_GT(RelativeError(DataType::kQ4_1, values), 0.05);
-    // Three bits of mantissa behind the first one: steps of an eighth to a sixteenth.
+    // Three bits of mantissa behind the first bit: steps of an eighth to a sixteenth.
     EXPECT_LT(RelativeError(DataType::kF8E4M3, values), 0.03);
     EXPECT_GT(RelativeError(DataType::kF8E4M3, values), 0.015);
   }
 }
 
-// Q4_1 can represent every value that Q4_0 can represent, up to the rounding of its minimum.
+// Q4_1 can represent every value that Q4_0 can represent, up to the rounding of the minimum.
 TEST(QuantizeRows, FourBitsKeepEverySymmetricGrid) {
   std::vector<float> values;
   for (int i = 0; i < kBlock; ++i) values.push_back(static_cast<float>(i % 16 - 8) * 0.25f);
@@ -78,7 +78,7 @@ TEST(QuantizeRows, AnOutlierDoesNotTakeTheOthersSteps) {
   std::vector<float> values = Normal(kBlock, 0.01f);
   for (float& value : values) value = std::clamp(value, -0.01f, 0.01f);
   values[5] = 0.03f;
-  const float widest = 0.04f / 15;  // a step that has the outlier at its end
+  const float widest = 0.04f / 15;  // a step with the outlier at the end
   const std::vector<float> back = There(DataType::kQ4_1, values);
   double error = 0;
   for (int i = 0; i < kBlock; ++i) error += std::pow(static_cast<double>(back[i]) - values[i], 2);
@@ -94,7 +94,7 @@ TEST(QuantizeRows, BlocksOfOneValue) {
   }
 }
 
-// A NaN or an infinity stays in its block, and no other block changes.
+// A NaN or an infinity stays in one block, and no other block changes.
 TEST(QuantizeRows, WhatIsNoNumberStaysInItsBlock) {
   for (const DataType type : {DataType::kQ8_0, DataType::kQ4_1}) {
     const std::vector<float> good = Normal(kBlock * 3, 0.1f);
@@ -152,7 +152,7 @@ TEST(QuantizeRows, Float8TakesTheNearestAndOfTwoTheEvenOne) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(back[i + 1], want[i]) << i;
 }
 
-// The other row has a scale of its own.
+// The other row has a different scale.
 TEST(QuantizeRows, ARowOfFloat8WithoutANumberIsNaN) {
   constexpr int64_t kCols = 3 * kBlock;
   for (const float odd : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes random small checkpoints in many forms, each with what transformers computes from it.
+"""Writes random small checkpoints in many forms, each with the results of transformers.
 
     random_checkpoints.py OUT [COUNT] [SEED]
     bazel-bin/tests/model/golden_cli OUT/*
 
-Needs torch, transformers 5 and safetensors. Every folder is read back by transformers itself, so its reading of
-config.json (old and new keys, defaults of what is missing) and of the weights (names, ties, shards) is what counts.
+Needs torch, transformers 5 and safetensors. Every folder is read back by transformers itself, so that transformers' reading of
+config.json (old and new keys, defaults of missing keys) and of the weights (names, ties, shards) is what counts.
 Folders of broken checkpoints have an error.txt instead: a part of the message that has to come.
 """
 import json
@@ -30,7 +30,7 @@ OWN_HEAD_DIM = ("qwen3", "ministral3", "gemma2", "gemma3_text", "glm", "glm4", "
 
 
 def heads(rng):
-    """(query heads, KV heads): one KV head, as many as heads, and what lies between."""
+    """(query heads, KV heads): one KV head, as many as heads, and numbers in between."""
     kv = rng.choice([1, 1, 2, 3, 4, 5])
     return kv * rng.choice([1, 1, 2, 3, 7]), kv
 
@@ -57,7 +57,7 @@ def longrope(rng, pairs):
 
 
 def window(rng, layers):
-    """A window that some prompts are longer than; which layers have it: by the family's rule, or by a list."""
+    """A window that some prompts are longer than; the layers with a window follow the family's rule, or a list."""
     out = {"sliding_window": rng.choice([1, 5, 16, 33])}
     if rng.random() < 0.5:
         out["layer_types"] = [rng.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
@@ -98,7 +98,7 @@ def phi3(common, rng, layers):
 
 
 def headless(common):
-    """For classes without a head_dim of their own."""
+    """For classes that define no head_dim."""
     return {k: v for k, v in common.items() if k != "head_dim"} | {"hidden_size": common["head_dim"] * common["num_attention_heads"]}
 
 
@@ -154,7 +154,7 @@ def mixtral(common, rng, _):
 
 
 def routed(rng):
-    """A sigmoid router's settings: groups of equal sizes, of which the best ones stay."""
+    """A sigmoid router's settings: groups of equal sizes, of which the best stay."""
     groups = rng.choice([1, 1, 2])
     count, kept = groups * rng.choice([2, 3, 4]), rng.randint(1, groups)
     return {"n_routed_experts": count, "n_group": groups, "topk_group": kept,
@@ -300,7 +300,7 @@ def write_tensors(folder, tensors, rng):
 
 
 def disguise(config, model, dtype, rng):
-    """Returns config.json as some version of transformers, or a person, would have written it."""
+    """Returns config.json as some version of transformers, or a person, would have written the file."""
     out = {k: v for k, v in config.to_dict().items() if k not in ("transformers_version", "dtype", "id2label", "label2id")}
     if rng.random() < 0.5:
         out = {k: v for k, v in out.items() if v is not None or k in ("eos_token_id", "pad_token_id", "sliding_window", "q_lora_rank")}

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes small GGUF models of every block type, each with what transformers computes from the same dequantized weights.
+"""Writes small GGUF models of every block type, each with the results of transformers from the same dequantized weights.
 
     random_gguf.py OUT [COUNT] [SEED]
     bazel-bin/tests/model/golden_cli OUT/*
 
-Needs torch, transformers 5 and gguf, whose dequantization is the reference. Shapes, heads, ties, biases and rope vary;
-block types are mixed within a file, as real ones do. Every fourth model is cut into files of nine tensors.
+Needs torch, transformers 5 and gguf, whose dequantization is the reference. Shapes, heads, ties, biases and rope vary; block
+types are mixed within a file, as in real files. Every fourth model is cut into files of nine tensors.
 """
 import json
 import math
@@ -37,7 +37,7 @@ def gguf_name(name):
 
 def config_of(kind, rng):
     kv = rng.choice([1, 2, 4])
-    heads = kv * rng.choice([1, 2, 4])  # transformers requires that they divide hidden_size
+    heads = kv * rng.choice([1, 2, 4])  # transformers requires that the heads divide hidden_size
     parameters = {"rope_type": "default", "rope_theta": rng.choice([10000.0, 500.0, 1e6])}
     if kind == "llama" and rng.random() < 0.5:
         parameters |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -55,9 +55,9 @@ def config_of(kind, rng):
 
 
 def quantize(values, name, seed):
-    """(stored bytes, the values that they stand for)"""
+    """(stored bytes, the values of the bytes)"""
     kind = gguf.GGMLQuantizationType[name]
-    if name in SCALES:  # the package only decodes these: random blocks with scales of a suitable size
+    if name in SCALES:  # the package only decodes such types: random blocks with scales of a suitable size
         elements, size = gguf.GGML_QUANT_SIZES[kind]
         rng = np.random.default_rng(seed)
         blocks = rng.integers(0, 256, size=(values.size // elements, size), dtype=np.uint8)

@@ -38,7 +38,7 @@ inline std::vector<uint8_t> RandomStored(StorageType type, int64_t elements, uin
   return bytes;
 }
 
-// Tensors of shape [rows, cols] in memory of their own: a tensor of each type, named by StorageTypeName, and
+// Tensors of shape [rows, cols] in separate memory: a tensor of each type, named by StorageTypeName, and
 // "permuted Q8_0" and "permuted BF16" with heads of 8 rows.
 class StoredTensors : public MappedCheckpoint {
  public:

@@ -1,4 +1,4 @@
-// Chunks that become tensors, and what is refused.
+// Chunks that become tensors, and chunks that are refused.
 
 #include "worker/model/updated_tensors.h"
 
@@ -28,7 +28,7 @@ using testing::StartsWith;
 constexpr char kEmbedding[] = "model.embed_tokens.weight";
 constexpr char kNorm[] = "model.norm.weight";
 
-// Its embedding is [6, 4], its other matrices are [4, 4], and its vectors [4].
+// The model's embedding is [6, 4], the other matrices are [4, 4], and the vectors [4].
 ModelConfig Config(bool tied = true) {
   ModelConfig config;
   config.family = FindFamily([](const Family& family) { return std::string(family.model_type) == "llama"; });
@@ -104,7 +104,7 @@ TEST_F(UpdatedTensorsTest, ChunksBecomeTensorsAndNothingElseIsNeeded) {
   EXPECT_EQ(update_->num_bytes(), 16 + 96);
   EXPECT_EQ(update_->EndStream(), absl::OkStatus());
   EXPECT_EQ(update_->CheckComplete(), absl::OkStatus());
-  // A tensor that comes again replaces what came before.
+  // A tensor that comes again replaces the earlier numbers.
   EXPECT_EQ(update_->Add(Norm(5)), absl::OkStatus());
   EXPECT_EQ(placed_[kNorm], std::vector<float>(4, 5));
   EXPECT_EQ(update_->num_tensors(), 2);
@@ -286,7 +286,7 @@ TEST_F(UpdatedTensorsTest, StaleWeightsNeedEveryTensor) {
   EXPECT_EQ(update_->CheckComplete(), absl::OkStatus());
 }
 
-// transformers' state_dict has it, whether it is the embedding or not.
+// transformers' state_dict has the head, whether tied to the embedding or not.
 TEST_F(UpdatedTensorsTest, AnOutputMatrixThatIsTheEmbeddingIsIgnored) {
   const v1::WeightChunk head = WithData(Head("lm_head.weight", {6, 4}), std::vector<float>(24, 9));
   EXPECT_EQ(update_->Add(head), absl::OkStatus());
@@ -348,7 +348,7 @@ TEST_F(UpdatedTensorsTest, ExpertsThatComeAsOneTensorAreHandedOverOneByOne) {
               HasSubstr("the model's is [2, 4, 1]"));
 }
 
-// POSIX shared memory with these bytes.
+// POSIX shared memory with the given bytes.
 class Shared {
  public:
   explicit Shared(const std::string& bytes) : name_("/" + UniqueName()) {

@@ -68,7 +68,7 @@ inline absl::Status FillByLoad(const Checkpoint& checkpoint, const RankPart& par
   return device.Synchronize();
 }
 
-// Fills the region by an update with these chunks.
+// Fills the region by an update with the chunks.
 inline absl::Status FillByUpdate(const ModelConfig& config, const std::vector<v1::WeightChunk>& chunks,
                                  const RankPart& part, Device& device, void* region) {
   WeightPlan plan;

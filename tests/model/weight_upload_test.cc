@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kRows = 64, kCols = 512;
 
-// Copies when a buffer is acquired again, or at the end: what was written too early shows.
+// Copies when a buffer is acquired again, or at the end: a write that came too early shows.
 class LateUploader : public DeviceUploader {
  public:
   LateUploader(int num_buffers, int64_t bytes) : bytes_(bytes), slots_(num_buffers) {
@@ -83,7 +83,7 @@ class LateUploader : public DeviceUploader {
   absl::Status error_;
 };
 
-// All tensors, one after another, as bf16.
+// All tensors, in order, as bf16.
 struct Everything {
   explicit Everything(const Checkpoint& checkpoint, int64_t max_bytes) {
     int64_t total = 0;
@@ -247,7 +247,7 @@ TEST(WeightUpload, ACopyErrorNamesTheTensorAndEndsIt) {
   }
 }
 
-// A file that is cut while it is mapped: every reader thread reads it without harm.
+// A file that is cut while mapped: every reader thread reads the file without harm.
 TEST(WeightUpload, AFileThatIsCutIsAnError) {
   const std::string directory = MakeTempDir();
   for (const auto& entry : std::filesystem::directory_iterator("tests/data/tiny/llama-uneven"))

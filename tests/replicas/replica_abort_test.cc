@@ -47,7 +47,7 @@ TEST_P(ReplicaAbortTest, ARollThatWaitsForRequestsHoldsNobodyBack) {
     executor->SetRecovery(Recovery::kSucceeds);
     executor->SetStepTime(absl::Milliseconds(50));
   }
-  // The roll waits at its first replica, which has a request, and lets the pause have its turn there.
+  // The roll waits at the first replica, which has a request, and lets the pause have a turn there.
   std::vector<Ticket> tickets;
   while (tickets.size() < 20 && set_->Stats().replicas[0].num_requests == 0) {
     tickets.push_back(Submit(std::to_string(tickets.size()), 5, 190, 1 + 50 * tickets.size()));

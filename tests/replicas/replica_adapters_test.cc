@@ -1,4 +1,4 @@
-// Adapters (LoRA) of an engine with replicas: every replica holds the same ones, of the same files.
+// Adapters (LoRA) of an engine with replicas: every replica holds the same adapters, of the same files.
 
 #include <gtest/gtest.h>
 

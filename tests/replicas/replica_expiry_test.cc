@@ -1,4 +1,4 @@
-// Deadlines over replicas: in the queue, at a replica, and from one to another.
+// Deadlines over replicas: in the queue, at a replica, and on the way between replicas.
 
 #include <atomic>
 
@@ -14,7 +14,7 @@ class ReplicaExpiryTest : public ReplicaSetTest {
   }
   ~ReplicaExpiryTest() override {
     for (const auto& executor : executors_) executor->Hold(false);
-    set_.reset();  // before its clock
+    set_.reset();  // before the clock
   }
   Ticket SubmitWith(const std::string& id, int32_t prompt_len, MonotonicTime deadline,
                     MonotonicTime first_token_by = absl::InfiniteDuration(), int32_t first = 1) {
@@ -24,7 +24,7 @@ class ReplicaExpiryTest : public ReplicaSetTest {
     EXPECT_TRUE(set_->Submit(ticket.request).ok());
     return ticket;
   }
-  // Time passes, and the queue looks at it.
+  // Time passes, and the queue looks at the clock.
   void Pass(int64_t seconds) {
     now_ms_ += 1000 * seconds;
     const Ticket gone = MakeTicket("gone", 5, 5);
@@ -63,7 +63,7 @@ TEST_P(ReplicaExpiryTest, TimeThatPassesWhileAllReplicasAreBusyCounts) {
   options_.scheduler.max_num_seqs = 1;
   Start();
   for (const auto& executor : executors_) executor->Hold(true);
-  // Each replica takes one request beyond those that it computes.
+  // Each replica takes one request beyond the requests under computation.
   const std::vector<Ticket> taken = SubmitMany(4, 20);
   Await([&] {
     const EngineStats stats = set_->Stats();
@@ -87,7 +87,7 @@ TEST_P(ReplicaExpiryTest, WhatARequestHasLeftGoesAlongToAnotherReplica) {
   const Ticket expires = SubmitWith("expires", 5, absl::Seconds(1010));
   const Ticket neighbour = Submit("neighbour", 5, 100, 500);
   Await([&] { return observer_.num_scheduled == 2; });
-  // Both are lost, and the request waits in the queue with its tokens.
+  // Both are lost, and the request waits in the queue with all tokens.
   for (const auto& executor : executors_) executor->Lose(kLoss);
   Await([&] { return set_->state() == EngineState::kRecovering; });
   Pass(10);
@@ -102,7 +102,7 @@ TEST_P(ReplicaExpiryTest, AnExpiredRequestLeavesRoomAtItsReplica) {
   options_.scheduler.max_num_seqs = 1;
   Start(2, &observer_);
   for (const auto& executor : executors_) executor->Hold(true);
-  // Prompts that begin alike would go to one replica, which has one slot.
+  // Prompts that begin alike would go to a single replica, which has a single slot.
   const std::vector<Ticket> runs = {
       SubmitWith("a", 5, absl::Seconds(1001)),
       SubmitWith("b", 5, absl::Seconds(1001), absl::InfiniteDuration(), /*first=*/500)};

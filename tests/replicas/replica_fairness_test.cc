@@ -1,4 +1,4 @@
-// Users' accounts over replicas: the queue hands out by them, and nothing is charged twice.
+// Users' accounts over replicas: the queue hands out by the accounts, and nothing is charged twice.
 
 #include <algorithm>
 

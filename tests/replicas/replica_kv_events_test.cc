@@ -1,4 +1,4 @@
-// KV events of several replicas: one log, in which each batch names its replica.
+// KV events of several replicas: a single log, in which each batch names a replica.
 
 #include <map>
 

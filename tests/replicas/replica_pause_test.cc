@@ -1,4 +1,4 @@
-// Pauses of an engine with replicas, and what becomes of the requests of its one queue.
+// Pauses of an engine with replicas, and the fate of the requests in the common queue.
 
 #include <gtest/gtest.h>
 
@@ -113,7 +113,7 @@ TEST_P(ReplicaPauseTest, SleepWaitsOrAborts) {
   ExpectExact({Submit("after", 5, 20)});
 }
 
-// The replicas that were brought back are what they were before.
+// The replicas that were brought back are in their earlier state.
 TEST_P(ReplicaPauseTest, ACallThatIsUndoneLeavesThePause) {
   Start();
   ASSERT_TRUE(set_->Pause({}).ok());

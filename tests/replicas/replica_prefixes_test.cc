@@ -25,7 +25,7 @@ TEST_P(ReplicaPrefixesTest, EveryReplicaPinsAndTheFewestHeldBlocksCount) {
   ASSERT_EQ(pins().List().size(), 1u);
   EXPECT_EQ(pins().List()[0].num_blocks, 5);
   EXPECT_EQ(pins().List()[0].num_held, 0) << "one replica has computed it";
-  // The replica that has it is lost, so that another one computes it.
+  // The replica that has the prefix is lost, so that another replica computes the prefix.
   const bool first = set_->Stats().replicas[0].num_requests == 1;
   executors_[first ? 0 : 1]->Lose(kLoss);
   AwaitReplica(first ? 0 : 1, EngineState::kRecovering);

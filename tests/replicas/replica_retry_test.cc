@@ -1,4 +1,4 @@
-// A replica that has failed is tried again, while the others serve.
+// A replica that has failed is tried again, while the rest serve.
 
 #include <atomic>
 #include <thread>
@@ -56,7 +56,7 @@ TEST_P(ReplicaRetryTest, NotWhileTheEngineSleeps) {
   AwaitReplica(0, EngineState::kFailed);
   ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
   seconds += 100;
-  const Ticket waiting = Submit("1", 5, 10);  // wakes the thread that looks for what is due
+  const Ticket waiting = Submit("1", 5, 10);  // wakes the thread that looks for due retries
   EXPECT_EQ(executors_[0]->recoveries().size(), 1u);
   EXPECT_EQ(set_->state(), EngineState::kAsleep);
   executors_[0]->SetRecovery(Recovery::kSucceeds);
@@ -67,7 +67,7 @@ TEST_P(ReplicaRetryTest, NotWhileTheEngineSleeps) {
   set_.reset();  // before the clock ends
 }
 
-// A sleep that comes while it is tried waits for the outcome, so that all sleep.
+// A sleep that comes during a try waits for the outcome, so that all replicas sleep.
 TEST_P(ReplicaRetryTest, ASleepMeanwhileIsItsToo) {
   Start(2, nullptr, {.first_pause = absl::Milliseconds(1)});
   executors_[0]->Lose(kLoss);

@@ -1,4 +1,4 @@
-// Replicas are restarted one after the other under load, and nothing is lost.
+// Replicas are restarted one by one under load, and nothing is lost.
 
 #include <atomic>
 #include <thread>
@@ -38,7 +38,7 @@ TEST_P(ReplicaRollTest, NothingIsLostUnderLoad) {
   EXPECT_EQ(set_->state(), EngineState::kAwake);
 }
 
-// While one replica is restarted it gets no request, and the engine serves.
+// A replica gets no request while restarted, and the engine serves.
 TEST_P(ReplicaRollTest, TheOthersServeMeanwhile) {
   Start();  // restarts wait
   std::thread roll([&] { EXPECT_TRUE(set_->Roll(absl::Minutes(1)).ok()); });
@@ -54,7 +54,7 @@ TEST_P(ReplicaRollTest, TheOthersServeMeanwhile) {
   roll.join();
 }
 
-// Requests that are open finish where they are when there is time.
+// Open requests finish at their replica when there is time.
 TEST_P(ReplicaRollTest, WithinTheGraceRequestsStay) {
   Start();
   for (const auto& executor : executors_) executor->SetRecovery(Recovery::kSucceeds);

@@ -1,5 +1,5 @@
-// Several replicas behind one queue: what clients get is that of an undisturbed run, whichever replica they
-// are served by, and whichever dies.
+// Several replicas behind one queue: clients get the tokens of an undisturbed run, whichever replica serves,
+// and whichever dies.
 
 #include <atomic>
 #include <random>
@@ -63,7 +63,7 @@ TEST_P(ReplicaSetTest, RequestsOfALostReplicaGoOnAtAnotherOne) {
   executors_[0]->FinishRecovery(absl::OkStatus());
   AwaitReplica(0, EngineState::kAwake);
   Await([&] { return set_->Stats().num_recoveries == 1; });
-  ExpectExact({Submit("0", 5, 20)});  // its id is free again
+  ExpectExact({Submit("0", 5, 20)});  // the id is free again
 }
 
 TEST_P(ReplicaSetTest, WhenAllAreLostRequestsWaitForTheFirstThatComesBack) {
@@ -108,8 +108,8 @@ TEST_P(ReplicaSetTest, TheLastReplicaThatFailsIs) {
   EXPECT_TRUE(absl::IsUnavailable(set_->Submit(MakeTicket("x", 5, 5).request)));
 }
 
-// A request that is in flight at every failure ends before it has killed more workers than it would have with
-// one replica.
+// A request that is in flight at every failure ends before the request has killed more workers than with a
+// single replica.
 TEST_P(ReplicaSetTest, ARequestThatKillsWorkersEndsAfterItsFailures) {
   options_.max_recoveries_per_request = 2;
   Start(3);
@@ -265,7 +265,7 @@ TEST_P(ReplicaSetTest, AfterAResetNothingIsCached) {
   EXPECT_EQ(ticket.sink->num_cached_tokens(), 0);
 }
 
-// The sizes of KV caches are chosen by these numbers.
+// The sizes of KV caches are chosen by the snapshot's numbers.
 TEST_P(ReplicaSetTest, TheSnapshotCountsTheQueue) {
   Start();
   ASSERT_TRUE(set_->Sleep({.level = 1}).ok());
@@ -317,7 +317,7 @@ TEST_P(ReplicaSetTest, OnlyWhatEveryReplicaCanServeIsAccepted) {
 }
 
 // Many requests, aborts, losses and sleeps at random: every request ends once, and with exact tokens unless
-// it was aborted.
+// aborted.
 TEST_P(ReplicaSetTest, RandomLosses) {
   options_.queue.max_num_waiting = 1000;
   options_.max_recoveries = 1000;

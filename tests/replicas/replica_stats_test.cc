@@ -14,9 +14,9 @@ namespace {
 
 // The numbers of a snapshot that the rule of the sum is for, in a fixed order.
 //
-// Each structured binding names every member of its struct: a new member does not compile until the binding
-// names it. A number that is summed belongs to the list below the binding, and any other member to the test
-// that has its rule; the table of rules is in replica_stats.h.
+// Each structured binding names every member of a struct: a new member does not compile until the binding has
+// the name. A number that is summed belongs to the list below the binding, and any other member to the test
+// of the member's rule; the table of rules is in replica_stats.h.
 class SummedNumbers {
  public:
   explicit SummedNumbers(EngineStats* stats) {
@@ -146,7 +146,7 @@ TEST(ReplicaStatsTest, TheLargestCounts) {
   EXPECT_EQ(sum.block_size, 16);
 }
 
-// Memory and weights are those of the replicas that can serve; a failed replica has neither.
+// Memory and weights are counted at the replicas that can serve; a failed replica has neither.
 TEST(ReplicaStatsTest, AFailedReplicaSaysNothingOfMemoryAndWeights) {
   EngineStats one = Awake(), two = Awake(), failed = Failed("lost");
   one.sleep_level = 2;

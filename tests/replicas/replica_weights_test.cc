@@ -183,7 +183,7 @@ TEST_P(ReplicaWeightsTest, ADirectUpdateHasPortsOfAllReplicas) {
     EXPECT_EQ(executor->lifecycle_calls(), (Calls{"begin update", "finish update of 3 as 2"}));
 }
 
-// A change waits for a replica that recovers, and need not fail with it.
+// A change waits for a replica that recovers, and need not fail with the replica.
 TEST_P(ReplicaWeightsTest, AReplicaWhoseRecoveryFailsMeanwhileDoesNotEndTheChange) {
   Start(2);
   executors_[0]->Lose(kLoss);

@@ -122,7 +122,7 @@ TEST(RouterTest, APromptLongerThanTheMemoryIsRememberedByItsBeginning) {
   EXPECT_EQ(none.num_blocks(), 0u);
 }
 
-// For any sequence of calls: the memory keeps its bound, a candidate is chosen, and no candidate has a load
+// For any sequence of calls: the memory keeps the bound, a candidate is chosen, and no candidate has a load
 // beyond the rule's bound.
 TEST(RouterTest, RandomPromptsAndLoads) {
   for (uint32_t seed = 1; seed <= 50; ++seed) {
@@ -153,7 +153,7 @@ TEST(RouterTest, RandomPromptsAndLoads) {
   }
 }
 
-// Users whose prompts begin alike: each stays where its prefix is, and all replicas get their part.
+// Users whose prompts begin alike: each user stays where the prefix is, and all replicas get a part.
 TEST(RouterTest, EqualTenantsAreSpreadAndStay) {
   Router router(kBlockSize, 10000);
   std::vector<int64_t> load(4, 0);

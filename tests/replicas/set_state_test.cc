@@ -31,7 +31,7 @@ TEST(SetStateTest, ItFailsWhenAllHave) {
   EXPECT_EQ(SetState({kFailed, kAwake}, SetCall::kNone, /*draining=*/true), State::kDraining);
 }
 
-// A client that waits for the memory must not be told that the memory is free before all of it is free.
+// A client that waits for the memory must not be told that the memory is free before all memory is free.
 TEST(SetStateTest, ItSleepsOnlyWhenAllDo) {
   EXPECT_EQ(Derive({kAsleep, kAsleep}), kAsleep);
   EXPECT_EQ(Derive({kAsleep, kAsleep, kFailed}), kAsleep);
@@ -57,7 +57,7 @@ TEST(SetStateTest, ItIsPausedWhenNoneServes) {
   EXPECT_EQ(Derive({kPaused, kFalling}, SetCall::kSleep), kFalling);
 }
 
-// After a call that failed on one replica and could not be undone on another one.
+// After a call that failed on one replica and could not be undone on the second.
 TEST(SetStateTest, WhatIsAwakeServesWhenNoCallIsUnderWay) { EXPECT_EQ(Derive({kAwake, kAsleep}), kAwake); }
 
 }  // namespace

@@ -81,7 +81,7 @@ TEST(KvSharesTest, GrowthLeavesRoomForWholeChunks) {
 }
 
 // Memory comes in chunks, and every row may take two chunks beside its blocks; the whole cache takes no more
-// than its own size.
+// than the cache's size.
 TEST(KvSharesTest, ACacheGrowsWhereAllOfItFitsWhateverTheSlack) {
   KvShareView small = Awake(100, 800);
   small.slack_bytes = 30000;
@@ -102,7 +102,7 @@ TEST(KvSharesTest, AModelThatWaitsGetsItsMinimumOfOthersAndItsSizeBefore) {
   KvSharesPlan fits = plan(21000, {Awake(1600, 0), Waiter(1600, 0)});
   EXPECT_EQ(fits.resizes, Resizes());
   EXPECT_TRUE(fits.served[1]);
-  // Others need what they have: somebody has to sleep, and the less the waiter takes the better.
+  // The other models need their memory: somebody has to sleep, and the less the waiter takes the better.
   KvSharesPlan too_much = plan(0, {Awake(300, 300), Waiter(1600, 0)});
   EXPECT_EQ(too_much.resizes, (Resizes{{1, 100, 1}}));
   EXPECT_FALSE(too_much.served[1]);
@@ -114,7 +114,8 @@ TEST(KvSharesTest, WhatIsPromisedToAWaiterIsNotGrownInto) {
   EXPECT_EQ(Plan(6000, {Awake(400, 400), Waiter(100, 0), Awake(1600, 0)}), (Resizes{{2, 1500, 1}}));
 }
 
-// The weights of the waiter sleep, and its cache is mapped: a larger cache takes memory before the wake-up.
+// The weights of the waiter sleep, and the waiter's cache is mapped: a larger cache takes memory before the
+// wake-up.
 TEST(KvSharesTest, AMappedCacheOfAWaiterGrowsIntoFreeMemoryOnly) {
   KvShareView waiter = Waiter(100, 400);
   waiter.is_mapped = true;

@@ -1,5 +1,5 @@
-// Models whose weights no checkpoint has: the policy never chooses what would lose them. And models that are
-// half awake.
+// Models whose weights no checkpoint has: the policy never chooses a decision that would lose the weights.
+// And models that are half awake.
 
 #include <gtest/gtest.h>
 
@@ -88,7 +88,7 @@ TEST(OnlyCopyTest, TheOnlyCopyIsNoBackupThatGivesWay) {
             Only(Action::kSleepIfIdle, Reason::kIdle, 0, 1, 1));
 }
 
-// A model that waits for its memory for ever does not keep other models from theirs.
+// A model that waits for memory for ever does not keep other models from memory.
 TEST(OnlyCopyTest, WhoeverWaitsForItBlocksNobody) {
   ResidencyOptions options = HostBudget(kBackup - 1);
   options.device_memory_budget = 2 * kDevice;
@@ -98,7 +98,7 @@ TEST(OnlyCopyTest, WhoeverWaitsForItBlocksNobody) {
             Only(Action::kWake, Reason::kRequestsWait, 2, 0, 2)[0]);
 }
 
-// Two that could sleep one at a time do not both count on the same host memory.
+// Two models that could sleep one at a time do not both count on the same host memory.
 TEST(OnlyCopyTest, TwoDoNotTakeTheSameHostMemory) {
   ResidencyOptions options = HostBudget(kBackup);
   options.device_memory_budget = 2 * kDevice;

@@ -70,7 +70,7 @@ TEST(ResidencyPolicyTest, TheLeastRecentlyUsedIdleModelMakesRoom) {
   EXPECT_EQ(Decisions(Budget(15), models), Only(Action::kSleepIfIdle, Reason::kIdle, 1, 1, 3));
 }
 
-// An engine that an operator has paused refuses to sleep as an idle one, however often it is asked.
+// An engine that an operator has paused refuses to sleep as an idle engine, however often asked.
 TEST(ResidencyPolicyTest, APausedModelWithoutARequestIsPreemptedForAModelThatWaits) {
   ModelView paused = Awake(5, 0, absl::Seconds(30));
   paused.paused = paused.held_asleep = true;
@@ -81,7 +81,8 @@ TEST(ResidencyPolicyTest, APausedModelWithoutARequestIsPreemptedForAModelThatWai
 }
 
 TEST(ResidencyPolicyTest, NoMoreModelsSleepThanMustToMakeRoom) {
-  // The first is the least recently used, but does not suffice; with the second it is not needed.
+  // The first is the least recently used, but does not suffice; with the second model the first is not
+  // needed.
   const std::vector<ModelView> models = {Awake(2, 0, absl::Seconds(60)), Awake(6, 0, absl::Seconds(30)),
                                          Awake(2, 0, absl::Seconds(9)), Asleep(6, absl::Seconds(1))};
   EXPECT_EQ(Decisions(Budget(10), models), Only(Action::kSleepIfIdle, Reason::kIdle, 1, 1, 3));
@@ -90,7 +91,7 @@ TEST(ResidencyPolicyTest, NoMoreModelsSleepThanMustToMakeRoom) {
 TEST(ResidencyPolicyTest, NobodySleepsInVain) {
   ModelView fresh = Awake(8, 0, absl::Seconds(9));
   fresh.awake_since = kNow - absl::Milliseconds(30);
-  // The idle one alone is not enough, and the fresh one stays.
+  // The idle model alone is not enough, and the fresh model stays.
   const ResidencyPlan plan =
       PlanResidency(Budget(10), kNow, {Awake(2, 0, absl::Seconds(60)), fresh, Asleep(5, absl::Seconds(1))});
   EXPECT_TRUE(plan.decisions.empty());
@@ -251,7 +252,7 @@ TEST(ResidencyPolicyTest, TurnsOfSloAreAsLongAsTheTargetsAsk) {
   EXPECT_TRUE(Decisions(options, models).empty());
   models[0].awake_since = kNow - absl::Milliseconds(570);
   EXPECT_EQ(Decisions(options, models), Only(Action::kPreempt, Reason::kTurnIsOver, 0, 1, 1));
-  // More than the device can do: turns are as long as they may be.
+  // More than the device can do: turns are as long as allowed.
   for (ModelView& model : models) model.tpot_target = absl::Milliseconds(40);
   models[0].awake_since = kNow - absl::Milliseconds(1990);
   EXPECT_TRUE(Decisions(options, models).empty());
@@ -291,7 +292,7 @@ TEST(ResidencyPolicyTest, WithoutRoomForItsBackupAModelSleepsAtLevel2) {
       << "its backup has been retained, compressed";
 }
 
-// A busy model that has to leave under kSlo, and one that waits.
+// A busy model that has to leave under kSlo, and a model that waits.
 std::vector<ModelView> TurnIsOver() {
   std::vector<ModelView> models = {Awake(5, 1, {}), Asleep(5, absl::Seconds(1))};
   for (ModelView& model : models) model.backup_bytes = 4;
@@ -322,7 +323,7 @@ TEST(ResidencyPolicyTest, HostMemoryIsNotPromisedTwice) {
   ResidencyOptions options = Budget(5, ResidencyPolicy::kSlo);
   options.host_memory_budget = 12;
   std::vector<ModelView> models = TurnIsOver();
-  // A model that falls asleep takes 4 for its weights, and 2 for blocks as was decided.
+  // A model that falls asleep takes 4 for weights, and 2 for blocks as was decided.
   models.push_back(Awake(5, 1, {}));
   models[2].state = ModelState::kFallingAsleep;
   models[2].level = 1;

@@ -127,7 +127,7 @@ TEST(ResidencyTest, StaleWeightsHaveNothingToBackUp) {
 TEST(ResidencyTest, ABackupBringsWeightsThatAreNotStale) {
   Residency residency;
   residency.Slept({.level = 1});
-  residency.SetWeightsStale(true);  // of weights that sleep it says nothing
+  residency.SetWeightsStale(true);  // says nothing of sleeping weights
   residency.Woke({}, /*weights_stale=*/true);
   residency.Woke({"kv_cache", "weights", "workspace"}, /*weights_stale=*/true);
   EXPECT_TRUE(residency.awake());

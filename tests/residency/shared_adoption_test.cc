@@ -79,7 +79,7 @@ TEST_F(SharedAdoptionTest, MakeRoomTakesWhatHalvesHold) {
   for (int i = 0; i < 4; ++i) ExpectExact(Submit(i, absl::StrCat("request ", i)));
 }
 
-// The size of a backup is known, though the weights sleep when their model is added.
+// The size of a backup is known, though the weights sleep when the model is added.
 TEST_F(SharedAdoptionTest, ABackupThatHasNoRoomIsRefused) {
   host_memory_budget_ = 59;
   held_ = {Asleep(2)};

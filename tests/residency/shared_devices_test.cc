@@ -100,7 +100,7 @@ TEST_F(SharedDevicesTest, TheModelWhoseClientsWaitForTheShortestTimeWakesFirst) 
   models_[2].executor->HoldLifecycle(true);
   const Ticket later = Submit(0, "later");
   const Ticket sooner = Submit(1, "sooner");
-  models_[2].executor->HoldLifecycle(false);  // now it may fall asleep
+  models_[2].executor->HoldLifecycle(false);  // now model 2 may fall asleep
   ExpectExact(later);
   ExpectExact(sooner);
   absl::MutexLock lock(&mu_);
@@ -249,7 +249,7 @@ TEST_F(SharedDevicesTest, AWakeUpThatALossInterruptsKeepsItsMemory) {
   EXPECT_EQ(counter_->most(), 1);
 }
 
-// Neither the reason of its sleep before, nor the thread that carries the wake-up out.
+// Neither the reason of the earlier sleep, nor the thread that carries the wake-up out.
 TEST_F(SharedDevicesTest, AModelThatWakesSaysWhy) {
   Start(2, 1);
   ExpectExact(Submit(0, "a"));
@@ -462,7 +462,7 @@ TEST_F(SharedDevicesTest, TheEndComesWhileAnOperatorWaits) {
   models_[1].executor->Hold(false);
   for (const Served& model : models_) model.engine->DrainAndStop(absl::ZeroDuration());
   devices_->Stop();
-  woken.wait();  // with whatever came first
+  woken.wait();  // with the event that came first
 }
 
 TEST_F(SharedDevicesTest, RandomRequestsAreAllAnsweredExactly) {

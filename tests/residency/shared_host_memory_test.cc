@@ -1,4 +1,4 @@
-// Several engines that share host memory: whose backup gives way to whose, and that an operator's level
+// Several engines that share host memory: the order in which backups give way, and that an operator's level
 // stays.
 
 #include "tests/residency/shared_devices_fixture.h"
@@ -28,7 +28,7 @@ TEST_F(SharedHostMemoryTest, ABackupThatALossHasTakenLeavesRoomForAnotherOne) {
   EXPECT_EQ(slept->level, 1);
 }
 
-// Also where all of them sleep at level 1, as deep as the budget has no room for one more byte.
+// All models sleep at level 1, though the budget has no room for a single byte.
 TEST_F(SharedHostMemoryTest, CheckpointsThatAreTheBackupTakeNoHostMemory) {
   backup_memory_ = BackupMemory::kOnlyCopy;
   host_memory_budget_ = 0;

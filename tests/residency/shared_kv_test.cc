@@ -97,8 +97,8 @@ class SharedKvTest : public ::testing::Test {
     absl::MutexLock lock(&mu_);
     return num_sleeps_;
   }
-  // A sum over engines that are asked one after the other: a cache grows only after another one has shrunk,
-  // so the one that grows has to be asked first.
+  // A sum over engines that are asked in turn: a cache grows only after the other cache has shrunk, so the
+  // growing cache has to be asked first.
   int64_t BytesOf(int first, int second) {
     int64_t bytes = 0;
     for (const int model : {first, second}) {
@@ -121,7 +121,7 @@ class SharedKvTest : public ::testing::Test {
 
 TEST_F(SharedKvTest, TheBusyCacheGrowsAndTheOtherOneShrinks) {
   Start(2 * kOther + 250 * kBlock);
-  // The model wakes beside the other model, which has the whole of its cache.
+  // The model wakes beside the other model, which has the whole cache.
   ExpectExact(Submit(0, 1));
   EXPECT_EQ(models_[1].engine->state(), EngineState::kAwake);
   for (int round = 0; round < 4; ++round) {

@@ -1,4 +1,4 @@
-// Several models whose weights are replaced: nobody's sleep loses what no checkpoint has.
+// Several models whose weights are replaced: no sleep loses weights that no checkpoint has.
 
 #include "coordinator/engine/caller.h"
 #include "tests/residency/shared_devices_fixture.h"
@@ -47,7 +47,7 @@ TEST_F(SharedWeightsTest, WithoutHostMemoryAModelThatWasUpdatedKeepsItsPlace) {
 
 TEST_F(SharedWeightsTest, StaleWeightsGiveTheirMemoryToWhoeverWaits) {
   Start(2, 1);
-  { auto update = engine(1)->BeginWeightUpdate({}); }  // it is given up
+  { auto update = engine(1)->BeginWeightUpdate({}); }  // the update is given up
   EXPECT_TRUE(engine(1)->Stats().needs_weights);
   const Ticket waits = Submit(1, "a");
   ExpectExact(Submit(0, "b"));

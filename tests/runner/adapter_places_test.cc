@@ -36,8 +36,8 @@ TEST(AdapterPlaces, TheLeastRecentlyUsedGivesWay) {
   EXPECT_THAT(Place(places, {4, 3}), IsEmpty());
 }
 
-// A sequence whose prompt waits for its next chunk keeps its adapter's place, and an adapter that nobody has
-// gives way.
+// A sequence that waits for the next chunk of a prompt keeps the place of the adapter, and an adapter that no
+// sequence has gives way.
 TEST(AdapterPlaces, AdaptersOfOtherSequencesGiveWayLast) {
   AdapterPlaces places(4, 2);
   Place(places, {1});

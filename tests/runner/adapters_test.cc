@@ -121,7 +121,7 @@ TEST(Adapters, EqualMergedWeightsInAllKindsOfLayers) {
   }
 }
 
-// Each stage has the matrices of its own layers.
+// A stage has the matrices of the layers in that stage alone.
 TEST(Adapters, EqualMergedWeightsInStages) { CompareWithMerged(kModel, {.rank = 3}, {2, 4}, 2); }
 
 class TwoAdapters : public testing::Test {
@@ -215,7 +215,7 @@ TEST_F(TwoAdapters, AreReadAheadOnceForTheNextChange) {
   EXPECT_TRUE(absl::IsCancelled(group_->runner(0).adapter_reader()->Read(other, leaves).status()));
 }
 
-// With a single place each adapter of the two is brought when its turn comes.
+// With a single place the two adapters are brought in turn.
 TEST_F(TwoAdapters, TakeTurnsInOnePlace) {
   const std::vector<std::vector<float>> before = Alone();
   group_ = Load(kModel, 2, WithAdapters(1));

@@ -100,7 +100,7 @@ TEST_F(BatchBranchesTest, NamedTokensTakeThePlaceOfTheSampledOne) {
   EXPECT_EQ(state_.slot(0).tokens.back(), 7);
   state_.AppendToken(1, 8);
 
-  v1::StepRequest shorter;  // it begins before tokens that are computed
+  v1::StepRequest shorter;  // a step that begins before computed tokens
   AddInput(&shorter, 1, {60})->set_start_position(11);
   ASSERT_EQ(Apply(state_, shorter), absl::OkStatus());
   EXPECT_EQ(state_.slot(1).tokens.size(), 12u);
@@ -125,7 +125,7 @@ TEST_F(BatchBranchesTest, ABranchIsACopyOfItsSource) {
   EXPECT_EQ(state_.scheduled().size(), 2u);
 }
 
-// Two slots change places, a third one goes on as one of them, and a source is freed.
+// Two slots change places, a third slot goes on as one of the two, and a source is freed.
 TEST_F(BatchBranchesTest, SourcesAreReadBeforeAnySlotIsWritten) {
   v1::StepRequest request;
   AddBranch(&request, 0, 1, 4);
@@ -167,7 +167,7 @@ TEST_F(BatchBranchesTest, ATokenOutsideTheVocabularyEndsItsSequenceAlone) {
     ASSERT_EQ(state_.scheduled().size(), 1u);
     EXPECT_EQ(state_.scheduled()[0].slot, 0);
 
-    v1::StepRequest from_refused;  // a branch has the error of its source
+    v1::StepRequest from_refused;  // a branch has the error of the source
     AddBranch(&from_refused, 3, 2, 5);
     from_refused.add_freed_slots(2);
     AddInput(&from_refused, 3, {1});
@@ -218,7 +218,7 @@ TEST_F(BatchBranchesTest, RefusesEveryBadNumberOfAStep) {
   }
 }
 
-// A draft of eight tokens behind the sampled one, which reaches into a second block.
+// A draft of eight tokens behind the sampled token; the draft reaches into a second block.
 v1::StepRequest Draft(int32_t start, int32_t block) {
   v1::StepRequest request;
   v1::ScheduledSequence* sequence = request.add_sequences();
@@ -231,7 +231,7 @@ v1::StepRequest Draft(int32_t start, int32_t block) {
 }
 
 TEST_F(BatchBranchesTest, BehindADraftTheNextStepNamesTokensAndBlocks) {
-  for (const int32_t start : {10, 12, 15}) {  // from where the one before has them
+  for (const int32_t start : {10, 12, 15}) {  // from a token of the draft before
     ASSERT_EQ(Apply(state_, Draft(start, start)), absl::OkStatus()) << start;
     ASSERT_EQ(state_.scheduled().size(), 1u);
     EXPECT_EQ(state_.scheduled()[0].start, start);
@@ -275,7 +275,7 @@ TEST_F(BatchBranchesTest, RefusesEveryBadNumberOfADraft) {
   EXPECT_TRUE(refused([](auto* s) { s->clear_input_token_ids(); }));
 }
 
-// The coordinator knows all tokens of a sequence whose next ones it names.
+// The coordinator names a sequence's next tokens only when all earlier tokens are known.
 TEST_F(BatchBranchesTest, RefusesInputWhileTokensArePending) {
   v1::StepRequest decode;
   decode.add_sequences()->set_num_tokens(1);

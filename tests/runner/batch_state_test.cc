@@ -34,7 +34,7 @@ v1::StepRequest Good() {
   return request;
 }
 
-// Slot 2 forks slot 1, and has a second block of its own.
+// Slot 2 forks slot 1, and has a private second block.
 v1::SequenceFork* AddFork(v1::StepRequest* request) {
   v1::SequenceFork* fork = request->add_forks();
   fork->set_slot(2);
@@ -226,7 +226,7 @@ TEST(BatchStateTest, ABlockThatNoTokenAttendsDoesNotKeepTheCacheLarge) {
   }
 }
 
-// Its blocks were kept while it waited.
+// The blocks of the sequence were kept while the sequence waited.
 TEST(BatchStateTest, ASequenceGoesOnWithinABlock) {
   BatchState state(Limits());
   v1::StepRequest request = Good();
@@ -282,7 +282,7 @@ TEST(BatchStateTest, AForkHasTheAdapterOfItsSource) {
   }
 }
 
-// The fork has the source's error, and its slot is taken until it is freed.
+// The fork has the source's error, and keeps a slot until the coordinator frees the slot.
 TEST(BatchStateTest, AForkOfARefusedSequenceIsRefused) {
   BatchState state(Limits());
   v1::StepRequest request = Good();
@@ -342,7 +342,7 @@ TEST(BatchStateTest, RefusesEveryBadNumberOfAStep) {
   }
 }
 
-// The sequence gets an error, another one in the same step is computed, and the slot can be used again.
+// The sequence gets an error, another sequence in the same step is computed, and the slot can be used again.
 TEST(BatchStateTest, RefusesASequenceWithABadNumber) {
   const Damage damages[] = {
       {"no tokens", [](auto& r) { fresh(r)->clear_token_ids(); }},
@@ -388,7 +388,7 @@ TEST(BatchStateTest, RefusesASequenceWithABadNumber) {
     EXPECT_EQ(state.scheduled()[0].slot, 2);
     for (const BlockTableEdit& edit : state.block_edits()) EXPECT_EQ(edit.slot, 2);
 
-    v1::StepRequest next = Good();  // the step after it was in flight already
+    v1::StepRequest next = Good();  // the next step was in flight already
     next.clear_new_sequences();
     ASSERT_TRUE(Apply(state, next).ok());
     EXPECT_EQ(state.refused_slots(), std::vector<int32_t>{1});

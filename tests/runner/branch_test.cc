@@ -1,5 +1,5 @@
-// Branches and named tokens through the whole runner: a slot samples exactly what a sequence of its tokens
-// samples that is computed whole.
+// Branches and named tokens through the whole runner: a slot samples exactly the tokens that a sequence of
+// the same tokens samples when computed whole.
 
 #include <gtest/gtest.h>
 

@@ -139,7 +139,7 @@ class BranchTree {
   int64_t step_id_ = 0;
 };
 
-// The sample of a sequence of these tokens that is computed whole, in blocks of its own.
+// The sample of a sequence of these tokens, computed whole, in blocks that no other sequence has.
 inline absl::StatusOr<v1::SampledToken> SampleWhole(RankGroup& group, const v1::StepSampling& sampling,
                                                     const std::vector<int32_t>& tokens,
                                                     size_t num_prompt_tokens) {

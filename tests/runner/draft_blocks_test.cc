@@ -29,7 +29,7 @@ TEST_F(DraftBlocksTest, TokensCountUpToTheFirstThatIsMissing) {
   EXPECT_EQ(blocks_.NumTokens(Blocks{1, 2, 3}), 0);
 }
 
-// Another sequence has computed less than was known of it.
+// The second sequence has computed fewer tokens of the shared block than were known.
 TEST_F(DraftBlocksTest, WhatIsKnownOfASharedBlockStays) {
   blocks_.NoteComputed(Blocks{1, 2}, 0, 8);
   blocks_.NoteComputed(Blocks{1, 3}, 0, 2);

@@ -1,5 +1,5 @@
-// A draft model beside the model: whatever it proposes, the tokens are those without it; and where it is the
-// same model, all that it proposes is right, also after sleeps, swaps and updates.
+// A draft model beside the model: whatever the draft model proposes, the tokens stay the same; and where the
+// draft model is the model itself, all proposals are right, also after sleeps, swaps and updates.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -91,8 +91,8 @@ TEST_P(DraftModelTest, ThatIsTheModelIsAlwaysRight) {
   }
 }
 
-// A draft model of another shape: on some ranks it has heads where the model has none, or the other way
-// round.
+// A draft model of another shape: on some ranks the draft model has heads where the model has none, or the
+// other way round.
 TEST_P(DraftModelTest, ThatIsAnotherOneChangesNothing) {
   v1::StepSampling sampled = GreedySampling();
   sampled.set_temperature(0.8f);
@@ -126,7 +126,7 @@ TEST_P(DraftModelTest, ItsPartOfABlockIsSwappedAlong) {
   }
 }
 
-// Where guesses are rare, the draft model computes the tokens in between when it is asked.
+// Where guesses are rare, the draft model computes the tokens in between at the next guess.
 TEST_P(DraftModelTest, CatchesUpWithWhatItWasNotAskedAbout) {
   ModelRunnerOptions options = WithDraftModel("llama-uneven");
   auto group = RankGroup::Load(std::string(kTiny) + "llama-uneven", GetParam(), options, 64);
@@ -146,7 +146,7 @@ TEST_P(DraftModelTest, CatchesUpWithWhatItWasNotAskedAbout) {
   }
 }
 
-// One sequence in slot 0, its blocks from 1 on.
+// One sequence in slot 0, with blocks from 1 on.
 v1::StepRequest Beginning(const std::vector<int32_t>& prompt, int32_t num_computed, int32_t num_tokens) {
   v1::StepRequest step;
   *step.add_samplings() = GreedySampling();
@@ -165,7 +165,8 @@ std::vector<int32_t> LongPrompt() {
   return prompt;
 }
 
-// The first sequence asked for no guesses, so of what the second one takes from it nothing is there.
+// The first sequence asked for no guesses: the draft model has computed nothing of the prefix that the second
+// sequence takes over.
 TEST_P(DraftModelTest, ComputesASharedPrefixThatNobodyHasAskedAbout) {
   const std::unique_ptr<RankGroup> group = Load("qwen3", "qwen3", GetParam());
   ASSERT_NE(group, nullptr);

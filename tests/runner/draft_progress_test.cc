@@ -1,4 +1,5 @@
-// How far the draft model is in each sequence: guesses count where the sequence has gone on with them.
+// How far the draft model is in each sequence: guesses count where the sequence has gone on with the guessed
+// tokens.
 
 #include "worker/runner/draft_progress.h"
 
@@ -38,7 +39,7 @@ TEST(DraftProgressTest, GuessesCountAsFarAsTheyAreRight) {
   EXPECT_EQ(progress.Reached(0, Tokens{10, 20, 30, 40, 50, 60}, 6), 5) << "they count later, too";
 }
 
-// The guesses' block was given back, and another one is in its place.
+// The block of the guesses was given back, and a new block is in the same place.
 TEST(DraftProgressTest, NothingIsThereOfABlockThatIsNew) {
   const Tokens tokens = {10, 20, 30, 40, 50, 60};
   DraftProgress progress(1);

@@ -1,5 +1,5 @@
-// Drafts through the whole runner: whatever part of them is right, a sequence samples what it samples
-// without, bit for bit, with every sampling parameter.
+// Drafts through the whole runner: however many drafted tokens are right, a sequence samples the same tokens
+// as without drafts, bit for bit, with every sampling parameter.
 
 #include <gtest/gtest.h>
 

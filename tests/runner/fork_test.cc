@@ -1,5 +1,5 @@
-// Forks through the whole runner: a fork of a prompt samples exactly what a sequence of its own with the same
-// seed samples, and goes on as that does.
+// Forks through the whole runner: a fork of a prompt samples, and goes on, exactly as a separate sequence
+// with the same seed does.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 constexpr int32_t kBlockSize = 16;
 constexpr int32_t kForks = 10;
 
-// Slot 0 computes the prompt in blocks of its own, slots 1 to kForks fork it; then all decode.
+// Slot 0 computes the prompt, slots 1 to kForks fork slot 0; then all decode.
 class ForkedRun {
  public:
   ForkedRun(RankGroup* group, MiniRequest request) : group_(group), request_(std::move(request)) {}
@@ -46,7 +46,7 @@ class ForkedRun {
  private:
   int32_t prompt_len() const { return static_cast<int32_t>(request_.prompt.size()); }
   int32_t num_full() const { return prompt_len() / kBlockSize; }
-  // A slot's own blocks come after the shared ones.
+  // A slot's own blocks come after the shared blocks.
   int32_t OwnBlock(int32_t slot, int32_t index) const {
     return 1 + num_full() + slot * 4 + index - num_full();
   }
@@ -143,7 +143,7 @@ TEST_P(ForkTest, GreedyForksAreAllAlike) {
   for (const int32_t length : {1, 5, 16, 40}) ExpectTheSame(Prompt(length));
 }
 
-// As many choices as the prompt has tokens: the rows that sample are as many as those of the step.
+// As many choices as the prompt has tokens: every row of the step samples.
 TEST_P(ForkTest, AsManyRowsAsTokens) { ExpectTheSame(Prompt(1 + kForks)); }
 
 TEST_P(ForkTest, SampledForksHaveTheirOwnSeeds) {

@@ -1,5 +1,5 @@
 // Batch invariance through the whole runner, bitwise: a request's results do not depend on chunking, on the
-// other requests of the batch, on where its blocks are, on threads, nor on whether its prefix was already in
+// other requests of the batch, on the places of blocks, on threads, nor on whether the prefix was already in
 // the cache.
 #include <map>
 #include <random>
@@ -52,7 +52,7 @@ struct Setup {
   std::optional<StorageType> quantized = {};
   CpuIsa isa = CpuIsa::kBest;
   std::optional<DataType> quantize = {};  // at load
-  // Ranks of the file's model cut its rows within blocks, so that these matrices are expanded.
+  // Ranks of the file's model cut rows within blocks, so that these matrices are expanded.
   bool cuts_blocks = false;
   // The types in which each rank's matrices are computed; empty: not checked.
   std::vector<std::string> types = {};
@@ -116,7 +116,7 @@ class InvarianceTest : public testing::TestWithParam<Setup> {
     MiniOptions options;
     RankGroup* group;
   };
-  // The logits of each request alone, in one piece, and of all together in each of the cuts.
+  // The logits of each request alone, in a single piece, and of all together in each of the cuts.
   static void ExpectSameBits(RankGroup& group, const std::vector<MiniRequest>& requests,
                              const std::vector<Cut>& cuts) {
     std::vector<MiniResult> alone;
@@ -161,7 +161,8 @@ TEST_P(InvarianceTest, SameBitsHoweverTheWorkIsCut) {
   ExpectSameBits(*group, MakeRequests(group->config()), cuts);
 }
 
-// The message that the coordinator sends for a prefix-cache hit: the first blocks are another sequence's.
+// The message that the coordinator sends for a prefix-cache hit: the first blocks belong to an earlier
+// sequence.
 v1::StepRequest Prompt(int32_t slot, const std::vector<int32_t>& prompt, int32_t computed,
                        const std::vector<int32_t>& blocks) {
   v1::StepRequest request;
@@ -216,15 +217,15 @@ INSTANTIATE_TEST_SUITE_P(
                     Setup{"variants/glm4-moe", DataType::kF32, 3},
                     Setup{.model = "variants/mixtral", .quantize = DataType::kQ8_0},
                     Setup{"", DataType::kF32, 4, {}, StorageType::kQ5_0},
-                    // Two of three ranks have 80 of 256 columns, the last one has 96.
+                    // Two of three ranks have 80 of 256 columns, the last rank has 96.
                     Setup{.world_size = 3, .quantized = StorageType::kQ8_0, .cuts_blocks = true},
                     Setup{.world_size = 2,
                           .quantized = StorageType::kQ6_K,
                           .cuts_blocks = true,
                           .types = {"Q6_K", "bfloat16"}}));
 
-// Every type of weights that a CPU computes as it is stored, and what the flags make of a checkpoint, on one
-// to four ranks. A load quantizes the layers alone: the embedding stays in bfloat16.
+// Every type of weights that a CPU computes as stored, and the types that the flags make of a checkpoint, on
+// one to four ranks. A load quantizes the layers alone: the embedding stays in bfloat16.
 std::vector<Setup> EachType(const std::vector<int>& world_sizes) {
   std::vector<Setup> setups;
   for (const int ranks : world_sizes) {
@@ -239,8 +240,8 @@ std::vector<Setup> EachType(const std::vector<int>& world_sizes) {
          {std::pair{DataType::kF32, "float32"}, {DataType::kBF16, "bfloat16"}, {DataType::kF16, "float16"}})
       setups.push_back({.dtype = type, .world_size = ranks, .types = {name}});
     // Fp8 as stored, with a scale for each tensor, and for each block of 32 x 32: no GGUF file has it. Of the
-    // goldens' 96 rows in the MLP two or four ranks have no whole blocks, and compute what is cut in
-    // bfloat16, as the embedding. On four ranks two of them, which have no head either, would have no fp8 at
+    // goldens' 96 rows in the MLP two or four ranks have no whole blocks, and compute the cut matrices in
+    // bfloat16, as the embedding. On four ranks two ranks, which have no head either, would have no fp8 at
     // all.
     for (const char* model : {"packed/fp8", "packed/fp8-blocks"}) {
       if (ranks == 4 && std::string(model) == "packed/fp8-blocks") continue;

@@ -110,7 +110,7 @@ TEST(KvCacheDTypeTest, Int8ScalesArePartOfABlockOnEveryRank) {
   }
 }
 
-// A model on one rank, of a checkpoint with scales.
+// A model on a single rank, of a checkpoint with scales.
 struct ScaledModel {
   explicit ScaledModel(const Checkpoint& checkpoint, std::optional<DataType> cache = DataType::kF8E4M3) {
     auto made = CpuRanks()(0);
@@ -166,7 +166,7 @@ TEST(KvCacheDTypeTest, OtherTypesNeedNoScales) {
   const auto lost = Scaled(-1, 1e5f);
   EXPECT_EQ(ScaledModel(*lost).status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(ScaledModel(*lost, std::nullopt).status.ok());
-  // An int8 cache has scales of its own making.
+  // An int8 cache makes scales itself.
   const auto none = Checkpoint::Open(kModel);
   ASSERT_TRUE(none.ok()) << none.status();
   ScaledModel scaled(*lost, DataType::kI8), plain(**none, DataType::kI8);
@@ -187,9 +187,9 @@ TEST(KvCacheDTypeTest, ReloadedWeightsMustHaveTheSameScales) {
   EXPECT_EQ(model.Tokens(), expected);
 }
 
-// A sleep gives up all memory under the tags. The scales lie beside it, and the tables in the workspace,
-// those of RoPE among them, are made again: the logits are the same bit for bit, of which the check has a
-// fingerprint.
+// A sleep gives up all memory under the tags. The scales lie beside that memory, and the tables in the
+// workspace, such as the tables of RoPE, are made again: the logits are the same bit for bit, of which the
+// check has a fingerprint.
 TEST(KvCacheDTypeTest, ScalesOutliveASleepBitForBit) {
   const auto scaled = Scaled(0.3f, 0.07f), plain = Scaled(1, 1);
   ScaledModel model(*scaled), other(*plain);

@@ -17,7 +17,7 @@ std::vector<int32_t> Generate(RankGroup& group) {
   return result.ok() ? (*result)[0].tokens : std::vector<int32_t>();
 }
 
-// A step with one new sequence that has one block.
+// A step with a single new sequence that has a single block.
 v1::StepRequest NewSequenceOn(int32_t block) {
   v1::StepRequest step;
   *step.add_samplings() = GreedySampling();
@@ -29,7 +29,7 @@ v1::StepRequest NewSequenceOn(int32_t block) {
   return step;
 }
 
-// The computed tokens of a sequence stay, also where blocks behind its own blocks come and go.
+// The computed tokens of a sequence stay, also where blocks behind the sequence's blocks come and go.
 TEST(KvCacheSizeTest, ShrinksAndGrowsBetweenSteps) {
   auto loaded = RankGroup::Load("tests/data/tiny/llama-uneven", 1, SmallRunnerOptions(), 64);
   ASSERT_TRUE(loaded.ok()) << loaded.status();

@@ -1,4 +1,4 @@
-// Steps that await masks, through the whole runner: a sequence samples the likeliest token that its mask
+// Steps that await masks, through the whole runner: a sequence samples the likeliest token that the mask
 // allows, on one rank and on two, where rank 0 alone has masks.
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int32_t kNumBlocks = 8;
 
-// Hands out the masks that the test sets, once they are there.
+// Hands out masks once the test has set the masks.
 class TestMasks : public StepMaskSource {
  public:
   void Set(const v1::StepMasks& masks) {
@@ -120,7 +120,7 @@ TEST_P(MasksTest, TheLikeliestTokenOfTheMaskIsSampled) {
   Free(0);
 }
 
-// Every rank has the token that rank 0 has sampled: what follows is what follows it in a prompt.
+// Every rank has the token that rank 0 has sampled: the next token is the token that follows in a prompt.
 TEST_P(MasksTest, TheSampledTokenIsEveryRanksInput) {
   const int32_t unlikely = (Likeliest(1)[0] + 9) % vocab_size();
   v1::StepRequest step = Begin(0, GreedySampling());

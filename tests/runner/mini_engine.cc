@@ -80,7 +80,7 @@ class MiniEngine {
     sequence->set_num_tokens(n);
     if (r->sent) {
       const std::vector<int32_t>& outputs = results_[r->request].tokens;
-      if (group_.num_stages() > 1 && !outputs.empty()) {  // the first stages do not know what was sampled
+      if (group_.num_stages() > 1 && !outputs.empty()) {  // the first stages do not know the sampled tokens
         sequence->add_input_token_ids(outputs.back());
         sequence->set_start_position(KnownTokens(*r) - 1);
       }

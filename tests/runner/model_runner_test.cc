@@ -33,7 +33,7 @@ std::vector<int32_t> Generate(RankGroup& group, const MiniRequest& request) {
   return result.ok() ? (*result)[0].tokens : std::vector<int32_t>();
 }
 
-// A checkpoint that lacks one tensor, or has it in another shape.
+// A checkpoint that lacks a tensor, or has the tensor in a wrong shape.
 class DamagedCheckpoint : public Checkpoint {
  public:
   DamagedCheckpoint(const Checkpoint& good, std::string name, std::optional<std::vector<int64_t>> shape)
@@ -82,7 +82,7 @@ TEST(ModelRunnerTest, NamesTheTensorThatIsMissingOrMisshapen) {
   }
 }
 
-// Tensors of the same shapes, under another configuration.
+// Tensors of the same shapes, under a different configuration.
 class OtherConfig : public DamagedCheckpoint {
  public:
   OtherConfig(const Checkpoint& good, const std::function<void(ModelConfig&)>& change)
@@ -299,7 +299,7 @@ TEST(ModelRunnerTest, LogprobsThatAreNotNumbersEndASequence) {
   EXPECT_EQ((*results)[1].error.code(), absl::StatusCode::kInternal);
 }
 
-// The next sequence in the same blocks does not read what the one before left in the cache.
+// The next sequence in the same blocks does not read the rest of an earlier sequence in the cache.
 TEST(ModelRunnerTest, BlocksWithNanCanBeUsedAgain) {
   std::unique_ptr<RankGroup> group = Load();
   ASSERT_TRUE(group);
@@ -350,7 +350,7 @@ TEST(ModelRunnerTest, WhereEveryTokenIsForbiddenNoneIsChosen) {
   }
 }
 
-// A reply is read while the next step runs already: it must not change under the reader.
+// A reply is read while the next step runs already: the reply must not change under the reader.
 TEST(ModelRunnerTest, RepliesMayBeReadAStepLater) {
   const auto group = Load();
   ASSERT_NE(group, nullptr);

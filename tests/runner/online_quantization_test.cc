@@ -1,5 +1,5 @@
-// Models whose layers are quantized at load (--quantization), and models of packed checkpoints: the types
-// that they are computed in, how near the results are, sleep, reload and updates.
+// Models whose layers are quantized at load (--quantization), and models of packed checkpoints: the types of
+// the computation, how near the results are, sleep, reload and updates.
 
 #include <string>
 
@@ -132,14 +132,14 @@ TEST(OnlineQuantization, UpdatesAreQuantizedAsTheLoadIs) {
   }
 }
 
-// With activations of f32 nothing is rounded but sums: what is stored is computed, with either flag.
+// With activations of f32 nothing is rounded but sums: the stored numbers are computed, with either flag.
 TEST(PackedModel, OfFp8IsExactAsItIsStored) {
   for (const char* name : {"fp8", "fp8-blocks", "compressed-fp8"}) {
     const auto expanded = Load(PackedGolden(name), 1, Options(std::nullopt));
     ASSERT_TRUE(expanded);
     EXPECT_THAT(expanded->runner(0).weight_types(), Not(HasSubstr("fp8")));
     const std::vector<float> reference = PromptLogprobs(RunOne(*expanded));
-    // Four ranks have fewer than 32 rows or columns of its matrices, which are then expanded.
+    // Four ranks have fewer than 32 rows or columns of the matrices, which are then expanded.
     for (const int world_size : {1, 2, 4}) {
       SCOPED_TRACE(testing::Message() << name << ", " << world_size << " ranks");
       const auto stored = Load(PackedGolden(name), world_size, Options(std::nullopt, /*dequantize=*/false));
@@ -175,13 +175,13 @@ TEST(PackedModel, IsComputedAsItIsStoredOrExpanded) {
     for (const int world_size : {1, 2}) {
       const auto group = Load(PackedGolden(name), world_size, Options(std::nullopt, /*dequantize=*/false));
       ASSERT_TRUE(group);
-      // Activations are off by 0.3 % of their blocks' largest.
+      // Activations are off by 0.3 % of the largest in the block.
       EXPECT_LT(MeanDifference(PromptLogprobs(RunOne(*group)), reference), 0.15) << world_size;
     }
   }
 }
 
-// Weights that no block can hold as they are stored can be quantized anew.
+// Weights that no block can hold as stored can be quantized anew.
 TEST(PackedModel, TakesQuantization) {
   for (const char* name : {"gptq4-order", "fp8-blocks"}) {
     const auto exact = Load(PackedGolden(name), 1, Options(std::nullopt));

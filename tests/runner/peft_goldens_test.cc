@@ -1,5 +1,5 @@
-// Adapters that the package peft has saved (tests/data/make_lora_goldens.py): log-probabilities are those of
-// peft and transformers, or the adapter is refused by the name of what it has.
+// Adapters that the package peft has saved (tests/data/make_lora_goldens.py): log-probabilities agree with
+// peft and transformers, or the adapter is refused, and the message names the reason.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Stages of a pipeline compute the bits of one stage: tokens, log-probabilities, pooled vectors and the
-// self-check, for every family's layers and every split of these.
+// self-check, for every family's layers and every split of the layers.
 
 #include <string>
 #include <vector>
@@ -129,7 +129,7 @@ TEST(PipelineStagesTest, TakeTheirPartsOfTheMemory) {
     EXPECT_EQ(2 * (*stages)->runner(rank).kv_block_bytes(), (*whole)->runner(0).kv_block_bytes());
     EXPECT_LT(weights(**stages, rank), weights(**whole, 0));
   }
-  // Both stages have the tied embedding: the first for tokens, the last as its head.
+  // Both stages have the tied embedding: the first for tokens, the last as the head.
   int64_t embeddings = 0;
   for (int rank = 0; rank < 2; ++rank) {
     for (const WeightPiece& piece : (*stages)->runner(rank).weight_pieces())

@@ -1,7 +1,7 @@
-// Vectors of prompts through the whole runner, bitwise: they are made of the final hidden states, whatever
-// the chunks, the other sequences and the steps are. By batch invariance the state of token i is the vector
-// of the first i + 1 tokens with the pooling of the last token, from which the other vectors are computed
-// here.
+// Vectors of prompts through the whole runner, bitwise: the vectors are made of the final hidden states,
+// independent of the chunks, the other sequences and the steps. By batch invariance the state of token i is
+// the vector of the first i + 1 tokens with the pooling of the last token, from which the other vectors are
+// computed here.
 
 #include <cmath>
 #include <random>
@@ -56,7 +56,7 @@ class PoolingTest : public testing::TestWithParam<Setup> {
     return vectors;
   }
 
-  // The states of the request's tokens, each computed by a request of its own.
+  // The states of the request's tokens, each computed by a separate request.
   static std::vector<std::vector<float>> States(RankGroup* group, const MiniRequest& request) {
     std::vector<MiniRequest> prefixes;
     for (size_t i = 1; i <= request.prompt.size(); ++i) {

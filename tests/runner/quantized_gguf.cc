@@ -74,11 +74,11 @@ class Writer {
     const Stored numbers = NumbersOf(type);
     std::string data;
     for (uint64_t block = 0; block < rows * cols / size.elements; ++block) {
-      // Blocks of different scales, so that a wrong one shows.
+      // Blocks of different scales, so that a wrong scale shows.
       const double d = deviation / numbers.deviation * std::uniform_real_distribution<>(0.5, 1.5)(random_);
       std::string bytes;
       while (bytes.size() < static_cast<size_t>(size.bytes)) bytes += static_cast<char>(random_());
-      if (type == StorageType::kMXFP4) {  // its scale is a power of two, 128 stands for 1
+      if (type == StorageType::kMXFP4) {  // the scale is a power of two, 128 stands for 1
         bytes[0] = static_cast<char>(128 + std::lround(std::log2(d)));
       } else {
         bytes.replace(numbers.scale_at, 2, Half(d));

@@ -1,5 +1,5 @@
 #pragma once
-// GGUF files of random quantized weights, for tests of models that are computed in their stored types.
+// GGUF files of random quantized weights, for tests of models that are computed in the stored types.
 
 #include <compare>
 #include <cstdint>
@@ -27,8 +27,8 @@ struct QuantizedGguf {
   auto operator<=>(const QuantizedGguf&) const = default;
 };
 
-// Writes a llama of two layers, four heads and two KV heads into a folder of its own; returns the file's
-// path. Weights have the magnitude that keeps a model's activations in range.
+// Writes a llama of two layers, four heads and two KV heads into a new folder; returns the file's path.
+// Weights have the magnitude that keeps a model's activations in range.
 std::string WriteQuantizedGguf(const QuantizedGguf& model);
 
 }  // namespace somnus

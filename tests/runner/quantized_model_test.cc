@@ -1,5 +1,5 @@
-// A model that is computed as its GGUF file stores it: which types that gives, how near the results are to
-// those of the dequantized weights, and sleep. invariance_test.cc has its batch invariance.
+// A model that is computed as the GGUF file stores the weights: the types, how near the results are to
+// results of dequantized weights, and sleep. invariance_test.cc has the batch invariance.
 #include <algorithm>
 #include <string>
 
@@ -51,7 +51,7 @@ TEST(QuantizedModel, IsComputedAsItIsStored) {
   const std::string path = WriteQuantizedGguf({.layers = StorageType::kQ4_1});
   const auto stored = Load(path, 1, Options()), expanded = Load(path, 1, Options(/*dequantize=*/true));
   ASSERT_TRUE(stored && expanded);
-  // Two layers of 20 bytes for 32 values, and the embedding of 34; the head is the same one.
+  // Two layers of 20 bytes for 32 values, and the embedding of 34; the head is the same matrix.
   EXPECT_EQ(stored->runner(0).weight_types(), "Q4_1 0.1 MiB, Q8_0 0.1 MiB");
   EXPECT_EQ(expanded->runner(0).weight_types(), "float32 1.2 MiB");
 }
@@ -85,14 +85,15 @@ TEST(QuantizedModel, IsNearTheDequantizedOne) {
       const auto stored = Load(path, world_size, Options());
       ASSERT_TRUE(stored);
       const double difference = MeanDifference(PromptLogprobs(RunLong(*stored)), reference);
-      // Each activation is off by 0.3 % of its block's largest; a part that is left out gives 0.5 and more.
+      // Each activation is off by 0.3 % of the largest in the block; a part that is left out gives 0.5 and
+      // more.
       EXPECT_LT(difference, 0.05);
       EXPECT_GT(difference, 1e-5) << "nothing was quantized";
     }
   }
 }
 
-// Q4_K_M's files have q and k in one type, v in another: each is computed as it is stored, whatever falls to
+// Q4_K_M's files have q and k in one type, v in another: each is computed as stored, whichever part falls to
 // a rank.
 TEST(QuantizedModel, ComputesFusedMatricesOfSeveralTypes) {
   const std::string path = WriteQuantizedGguf({.layers = StorageType::kQ4_K,

@@ -130,14 +130,13 @@ absl::Status RankGroup::LoadRank(int rank, int world_size, const std::string& gr
   own.pipeline.stage = rank / (world_size / num_stages_);
   ASSIGN_OR_RETURN(r.runner, ModelRunner::Load(*checkpoint_, own, r.device.get(), r.communicator.get(),
                                                r.allocator.get(), nullptr));
-  // A rank that still loads may wait for the shared device, and with it for a rank that profiles already and
-  // waits for all ranks in a collective. Real workers need no barrier here: each has a process, and a
-  // context, of its own.
+  // A rank that still loads may wait for the shared device, and so for a rank that profiles already and waits
+  // for all ranks in a collective. Real workers need no barrier here: no two share a process or a context.
   RETURN_IF_ERROR(r.communicator->Barrier());
   RETURN_IF_ERROR(r.runner->Profile());
   RETURN_IF_ERROR(r.runner->ProfileGraphs().status());
-  // As in the worker: ranks of one process share the emulated device, and one that frees memory waits for all
-  // that the others have queued.
+  // As in the worker: ranks of one process share the emulated device, and a rank that frees memory waits for
+  // all work that the other ranks have queued.
   RETURN_IF_ERROR(r.communicator->Barrier());
   return r.runner->AllocateKvCache(num_blocks, num_blocks, /*defer_graphs=*/false);
 }

@@ -1,6 +1,6 @@
 #pragma once
 // One to four ranks of a model in this process, a thread each, for tests of the runner. In a pipeline
-// (ModelRunnerOptions::pipeline) the ranks are those of all stages.
+// (ModelRunnerOptions::pipeline) the ranks are the ranks of all stages.
 
 #include <cstdint>
 #include <functional>
@@ -61,8 +61,8 @@ class RankGroup {
   // ModelRunner::SelfCheck on all ranks at once; the fingerprint of the last stage's rank 0.
   absl::StatusOr<uint64_t> SelfCheck();
 
-  // Every rank releases all memory and takes it back; the weights come from a backup on the host, or with
-  // kDiscard from the checkpoint.
+  // Every rank releases all memory and takes the memory back; the weights come from a backup on the host, or
+  // with kDiscard from the checkpoint.
   absl::Status SleepAndWake(RestoreMode weights);
 
   const ModelConfig& config() const { return checkpoint_->config(); }

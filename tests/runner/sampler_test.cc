@@ -26,7 +26,7 @@ SlotSampling* OwnSampling(Slot* slot) {
   return own.get();
 }
 
-// Every edit before temperature, as the sampler queues it for one row.
+// Every edit before temperature, as the sampler queues edits for one row.
 std::vector<float> Adjusted(const Slot& slot, std::vector<float> logits) {
   const std::unique_ptr<Device> device = *Device::CreateCpu({.num_threads = 1});
   const int32_t vocab = static_cast<int32_t>(logits.size()), row = 0;
@@ -85,7 +85,7 @@ TEST(AdjustLogitsTest, BadWordsLookAtOutputsOnly) {
   const std::vector<float> got = Adjusted(slot, {1, 1, 1, 1});
   EXPECT_TRUE(std::isinf(got[0]));  // a single token, always
   EXPECT_TRUE(std::isinf(got[1]));  // after 3
-  EXPECT_EQ(got[2], 1);             // its first token is in the prompt
+  EXPECT_EQ(got[2], 1);             // the first token is in the prompt
   EXPECT_EQ(got[3], 1);
 }
 
@@ -200,7 +200,7 @@ TEST(AdjustLogitsTest, GreedyAgainOnceMinTokensArePast) {
   EXPECT_TRUE(IsPlainGreedy(slot, NumTokens(slot)));
 }
 
-// At a draft's tokens it is sampled as if those behind were not there.
+// At a draft's token the sampler ignores the tokens behind that token.
 TEST(AdjustLogitsTest, OnlyTokensBeforeTheSampledOneCount) {
   Slot slot = MakeSlot({1, 2, 3, 0}, 1);  // outputs {2, 3, 0}, of which {3, 0} may be a draft
   OwnSampling(&slot)->min_tokens = 2;

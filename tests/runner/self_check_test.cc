@@ -1,4 +1,4 @@
-// The runner's self-check: what it depends on, and what it leaves alone.
+// The runner's self-check: what changes the result, and what the check leaves alone.
 
 #include <gtest/gtest.h>
 

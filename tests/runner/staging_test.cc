@@ -1,4 +1,4 @@
-// SideStage: no step overwrites what another in flight still needs, and only a step that stages too much
+// SideStage: no step overwrites bytes that a step in flight still needs, and only a step that stages too much
 // waits.
 #include "worker/runner/staging.h"
 
@@ -15,7 +15,7 @@
 namespace somnus {
 namespace {
 
-// A device that copies when it is waited for, and no sooner.
+// A device that copies when the host waits for the device, and no sooner.
 class LateDevice : public Device {
  public:
   DeviceKind kind() const override { return DeviceKind::kCuda; }
@@ -78,7 +78,7 @@ TEST_F(SideStageTest, StepsInFlightKeepWhatIsTheirs) {
   for (int step = 0; step < 40; ++step) {
     side_.Turn();
     for (int i = 0; i < 3; ++i) Use(1000 * step + i, SideStage::kMaxPiece / 4);
-    // The step before this one is done, this one is not.
+    // The previous step is done, the present step is not.
     const size_t own = 6;
     ASSERT_LE(device_.queue.size(), 2 * own);
     if (device_.queue.size() < 2 * own) continue;

@@ -18,7 +18,8 @@ namespace somnus {
 class SwappedSequence {
  public:
   // Prompts have at most two blocks of 16 tokens. `guess_period`: a draft model guesses behind each token, or
-  // behind each token that makes a number of tokens divisible by guess_period, and one more; 0: never.
+  // behind each token that makes the number of tokens divisible by guess_period, and behind the next token;
+  // 0: never.
   SwappedSequence(RankGroup* group, std::vector<int32_t> prompt, size_t guess_period = 0)
       : group_(*group), tokens_(std::move(prompt)), guess_period_(guess_period) {
     num_prompt_ = static_cast<int32_t>(tokens_.size());
@@ -41,7 +42,7 @@ class SwappedSequence {
     Execute();
     return tokens_;
   }
-  // The tokens that the draft model has expected behind these tokens.
+  // The tokens that the draft model has expected behind the generated tokens.
   const std::vector<int32_t>& guesses() const { return guesses_; }
 
  private:

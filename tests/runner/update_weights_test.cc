@@ -1,4 +1,4 @@
-// Models whose weights an update has brought, beside models that have loaded them.
+// Models whose weights an update has brought, beside models that have loaded the weights.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST(UpdateWeights, ComputesAsIfLoadedAlsoAfterASleepThatKeepsThem) {
   }
 }
 
-// The tensors as the files have them, the last first, without tensors that a reader has derived.
+// The tensors as in the files, the last first, without tensors that a reader has derived.
 std::vector<v1::WeightChunk> FileChunks(const Checkpoint& checkpoint, uint64_t chunk_bytes) {
   std::vector<v1::WeightChunk> chunks;
   std::vector<const TensorInfo*> tensors = checkpoint.Tensors();
@@ -84,7 +84,7 @@ std::vector<v1::WeightChunk> FileChunks(const Checkpoint& checkpoint, uint64_t c
   return chunks;
 }
 
-// All experts of a layer come in one tensor, and keys and values of latent attention do.
+// All experts of a layer come in one tensor, and so do keys and values of latent attention.
 TEST(UpdateWeights, TensorsThatFilesHaveAsOneComeAsOne) {
   for (const bool expert_parallel : {false, true}) {
     for (const char* name : {"gpt-oss", "deepseek-v3", "deepseek-latent"}) {
@@ -102,7 +102,7 @@ TEST(UpdateWeights, TensorsThatFilesHaveAsOneComeAsOne) {
   }
 }
 
-// As transformers' modules have the experts of models whose files have each expert by itself: the rows of
+// The experts as transformers' modules have them, of models whose files have each expert alone: the rows of
 // gate, then the rows of up.
 TEST(UpdateWeights, ExpertsComeStackedAsTrainersHaveThem) {
   const auto loaded = Load(kExperts, 2, SmallRunnerOptions());
@@ -153,7 +153,7 @@ TEST(UpdateWeights, AModelThatHasReadNothingTakesAReload) {
   EXPECT_EQ(Tokens(*empty), Tokens(*loaded));
 }
 
-// All rows of the model's tensors as f32, under Hugging Face's names and in its order.
+// All rows of the model's tensors as f32, under the names and in the order of Hugging Face.
 std::vector<v1::WeightChunk> AsF32Chunks(const Checkpoint& checkpoint) {
   std::vector<v1::WeightChunk> chunks;
   const auto known = MemoryCheckpoint::Create(checkpoint.config());
@@ -172,7 +172,7 @@ std::vector<v1::WeightChunk> AsF32Chunks(const Checkpoint& checkpoint) {
   return chunks;
 }
 
-// GGUF files store the rows of q and k in another order, and their types are none that an update has.
+// GGUF files store the rows of q and k in another order, and in types that no update has.
 TEST(UpdateWeights, AFileThatIsQuantizedTakesThemUnlessItIsComputedAsStored) {
   const std::string path = WriteQuantizedGguf({.layers = StorageType::kQ4_0});
   const auto first = Load(path, 1, SmallRunnerOptions());

@@ -1,5 +1,5 @@
-// The memory that the weights of a model really have, as the kernel counts it, when they are computed as a
-// GGUF file stores them: hardly more than the file.
+// The memory that the weights of a model really take, as the kernel counts memory, when computed as a GGUF
+// file stores the weights: hardly more than the file.
 
 #include <filesystem>
 #include <fstream>
@@ -30,7 +30,7 @@ struct Shape {
 
 class WeightMemory : public testing::TestWithParam<Shape> {};
 
-// Files of about 50 MB: the memory is in pages of 2 MiB, of which half a one is left over on average.
+// Files of about 50 MB: the memory is in pages of 2 MiB, of which half a page is left over on average.
 TEST_P(WeightMemory, IsHardlyMoreThanTheFile) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory counts as the process's";
@@ -59,7 +59,7 @@ TEST_P(WeightMemory, IsHardlyMoreThanTheFile) {
   BytesByTag tags = allocator.ResidentBytes();
   const auto slept = allocator.Sleep({{"weights", RestoreMode::kDiscard}});
   ASSERT_TRUE(slept.ok()) << slept.status();
-  const auto weights = static_cast<double>(loaded - AnonymousBytes());  // what the sleep gave back
+  const auto weights = static_cast<double>(loaded - AnonymousBytes());  // memory that the sleep gave back
   RecordProperty("weights_of_file", std::to_string(weights / file_bytes));
 
   EXPECT_LE(weights, 1.05 * file_bytes);

@@ -62,8 +62,8 @@ TEST_P(AdaptersTest, StepsHaveAtMostMaxLoras) {
   }
 }
 
-// A stream of requests for one adapter does not hold back a request for another one; and the model itself
-// waits for nobody.
+// A stream of requests for one adapter does not hold back a request for a second adapter; and requests for
+// the model itself wait for nobody.
 TEST_P(AdaptersTest, NobodyWaitsForEver) {
   SchedulerOptions options = SmallOptions();
   options.max_loras = 1;

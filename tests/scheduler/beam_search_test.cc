@@ -1,5 +1,5 @@
-// Which beams go on and which answers there are, against the rules as they are written down: every answer is
-// kept, all steps are made, and everything is sorted at the end.
+// The beams that go on, and the answers, against the rules as written down: every answer is kept, all steps
+// are made, and everything is sorted at the end.
 
 #include "coordinator/scheduler/beam_search.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int32_t kVocab = 40;
 
-// Log-probabilities after `tokens`: a function of them, of which the 2 * width likeliest are told.
+// Log-probabilities after `tokens`: a function of the tokens; the 2 * width likeliest are told.
 Logprobs CandidatesAfter(const std::vector<int32_t>& tokens, int32_t count) {
   std::seed_seq seed(tokens.begin(), tokens.end());
   std::mt19937 random(seed);
@@ -28,7 +28,7 @@ Logprobs CandidatesAfter(const std::vector<int32_t>& tokens, int32_t count) {
   }
   std::sort(all.rbegin(), all.rend());
   Logprobs logprobs;
-  for (int32_t i = 0; i <= count; ++i) {  // the chosen one, then the likeliest
+  for (int32_t i = 0; i <= count; ++i) {  // the chosen token, then the likeliest
     const auto& [weight, token] = all[std::max(0, i - 1)];
     logprobs.token_ids.push_back(token);
     logprobs.logprobs.push_back(std::log(weight / sum));
@@ -74,7 +74,7 @@ std::vector<PlainBeam> PlainSearch(const BeamSearchParams& params, const std::ve
   return answers;
 }
 
-// Returns how many steps it took.
+// Returns the number of steps.
 int32_t RunSearch(const std::vector<int32_t>& prompt, int32_t width, BeamSearch* search) {
   int32_t num_steps = 0;
   for (; !search->done(); ++num_steps) {

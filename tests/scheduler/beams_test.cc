@@ -43,7 +43,7 @@ TEST(BeamsTest, ThePromptIsComputedOnceAndEachBeamOneTokenAStep) {
   EXPECT_EQ(harness.steps[1].branches_size(), 3);
 }
 
-// A beam that branches copies its last block when that is partly filled, and nothing else is ever copied.
+// A beam that branches copies the last block if partly filled, and nothing else is ever copied.
 TEST(BeamsTest, OnlyPartlyFilledBlocksOfBranchesAreCopied) {
   Harness harness(SmallOptions(200));
   EngineRequest request = BeamRequest("b", 4, 6, 20);
@@ -83,7 +83,7 @@ TEST(BeamsTest, BesideOthers) {
   }
 }
 
-// Logprobs of what is answered, an EOS token in it, other penalties: as the search alone gives them.
+// Logprobs of the answers, an EOS token within, other penalties: as from the search alone.
 TEST(BeamsTest, ParametersReachTheSearch) {
   Harness harness(SmallOptions(200), 1);
   std::vector<EngineRequest> requests;
@@ -102,7 +102,7 @@ TEST(BeamsTest, ParametersReachTheSearch) {
   }
 }
 
-// For whoever counts what a request has made.
+// For readers who count the tokens of a request.
 TEST(BeamsTest, ASearchCountsAsItsBestAnswer) {
   Harness harness(SmallOptions(200));
   const EngineRequest request = BeamRequest("b", 3, 9, 14);
@@ -164,7 +164,7 @@ TEST(BeamsTest, AGroupIsSwappedWhole) {
   }
 }
 
-// The group needs slots for all its beams, and nobody overtakes the group.
+// The group needs slots for all beams, and nobody overtakes the group.
 TEST(BeamsTest, AGroupWaitsForAllItsSlots) {
   SchedulerOptions options = SmallOptions(200);
   options.max_num_seqs = 4;
@@ -190,7 +190,7 @@ TEST(BeamsTest, AnUrgentRequestDisplacesAGroup) {
   ExpectExactAnswer(beams, harness);
   ExpectExactAnswer(urgent, harness);
 
-  // And an urgent group displaces as many as it needs.
+  // And an urgent group displaces as many sequences as the group needs.
   beams.priority = -9;
   beams.id = "b2";
   for (int i = 0; i < 3; ++i) harness.Add(MakeRequest("l" + std::to_string(i), 4, 15, 700 + 20 * i));
@@ -249,7 +249,7 @@ TEST(BeamsTest, GoesOnInAnotherScheduler) {
   }
 }
 
-// Blocks that are kept are not computed again, at whatever step of the search the cache sleeps.
+// Blocks that are kept are not computed again, at any step of the search at which the cache sleeps.
 TEST(BeamsTest, OutlivesASleepThatKeepsItsBlocks) {
   for (int after = 1; after < 12; ++after) {
     SchedulerOptions options = SmallOptions(200);
@@ -269,7 +269,7 @@ TEST(BeamsTest, OutlivesASleepThatKeepsItsBlocks) {
   }
 }
 
-// With a host tier that has room for some of its beams only, all are computed again.
+// With a host tier that has room for some beams only, all beams are computed again.
 TEST(BeamsTest, IsKeptWholeOrNotAtAll) {
   for (const int32_t num_host_blocks : {1, 3, 5, 7}) {
     SchedulerOptions options = SmallOptions(200);

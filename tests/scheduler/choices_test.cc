@@ -1,5 +1,5 @@
-// The choices of one request are preempted together and come back together; the blocks that they share are
-// swapped once, and are shared afterwards.
+// The choices of one request are preempted together and come back together; shared blocks are swapped once,
+// and are shared afterwards.
 
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ TEST_P(ChoicesTest, AllGoAndAllComeBack) {
   while (harness.scheduler.has_sequences()) {
     ASSERT_TRUE(harness.Step());
     running.insert(harness.scheduler.num_running());
-    // Choices that are computed again come back one after the other, as the budget of steps allows.
+    // Choices that are computed again come back one by one, as the budget of steps allows.
     const int32_t now = harness.scheduler.num_preempted();
     if (now > before || mode() == PreemptionMode::kSwap) {
       EXPECT_TRUE(now == 0 || now == 3) << now;
@@ -87,7 +87,7 @@ TEST_P(ChoicesTest, APreemptionOfSeveralChoicesCountsOnce) {
   harness.RunToEnd();
 }
 
-// The one that lacks a block may be none of them.
+// The sequence that lacks a block may be no choice of the request.
 TEST_P(ChoicesTest, NobodyGoesAheadOfThoseThatComeBack) {
   Harness harness(Options(1 + 20, mode()), depth());
   const EngineRequest first = MakeRequest("first", 20, 40, 500);
@@ -119,7 +119,7 @@ TEST_P(ChoicesTest, ARequestWithTheCacheToItselfGivesItsChoicesUpOneByOne) {
   ExpectExact(choices, harness);
 }
 
-// None of these requests can ever be in the cache as a whole.
+// No request here can ever be in the cache as a whole.
 TEST_P(ChoicesTest, RequestsWhoseChoicesNeverFitTogetherAreServed) {
   for (const bool caches : {true, false}) {
     SchedulerOptions options = Options(1 + 12, mode());
@@ -203,7 +203,8 @@ TEST(ChoicesSwapTest, SharedBlocksAreSwappedOnceAndSharedAgain) {
       blocks.insert(sequence.block_ids().begin(), sequence.block_ids().end());
       count += static_cast<size_t>(sequence.block_ids_size());
     }
-    // The fake worker's choices have the same outputs, so that the prefix cache has blocks of these for all.
+    // The fake worker's choices have the same outputs, so that the prefix cache has blocks of the outputs for
+    // all choices.
     EXPECT_GE(count - blocks.size(), 2u * 5u) << "the prompt's blocks are those of all three";
     if (!caches) {
       EXPECT_EQ(count - blocks.size(), 2u * 5u);

@@ -19,7 +19,7 @@ TEST(PlainStepTimesTest, IsKnownAfterAFewStepsAndMeasuredAgain) {
   for (int i = 0; i < PlainStepTimes::kFirst; ++i) {
     EXPECT_TRUE(times.Lacks(5));
     EXPECT_EQ(times.Seconds(5), 0);
-    times.Observe(5, i == 0 ? 100 : 2);  // the first one captures graphs, and does not count
+    times.Observe(5, i == 0 ? 100 : 2);  // the first step captures graphs, and does not count
   }
   EXPECT_FALSE(times.Lacks(5));
   EXPECT_EQ(times.Seconds(5), 2);
@@ -63,7 +63,7 @@ struct Load {
   int64_t num_drafts = 0;
 };
 
-// Runs `count` requests, one after the other.
+// Runs `count` requests one by one.
 Load RunAll(SpeculationOptions speculation, const Costs& costs, int count, int32_t max_tokens,
             int wrong_period = 0, size_t depth = 0) {
   SchedulerOptions options = WithDrafts(std::move(speculation), /*num_blocks=*/1024);
@@ -95,7 +95,7 @@ SpeculationOptions Always(SpeculationOptions options) {
   return options;
 }
 
-// Every guess is right, and a draft takes longer than the steps that it saves.
+// Every guess is right, and a draft takes longer than the steps that are saved.
 TEST(DraftsMustPayTest, ADraftModelThatIsTooSlowCostsLittle) {
   const Costs costs = {.checked = 0.2, .proposed = 1};
   for (size_t depth : {0u, 1u}) {
@@ -132,7 +132,7 @@ TEST(DraftsMustPayTest, WhereTheyPayTheyGoOn) {
   }
 }
 
-// By prompt lookup guesses cost nothing, but what is checked does.
+// By prompt lookup guesses cost nothing, but their check does.
 TEST(DraftsMustPayTest, ChecksMayCostMoreThanTheySave) {
   const Costs costs = {.checked = 1.2, .proposed = 0};
   const double without = RunAll(FakeDrafts(0), costs, 1, 2900).seconds;
@@ -140,7 +140,7 @@ TEST(DraftsMustPayTest, ChecksMayCostMoreThanTheySave) {
   EXPECT_LT(RunAll(FakeDrafts(4), costs, 1, 2900).seconds, 1.02 * without);
 }
 
-// Steps become slower with time, with drafts and without: what they took at first is no measure then.
+// Steps become slower with time, with drafts and without: the times of the first steps are no measure then.
 TEST(DraftsMustPayTest, StepsWithoutAreMeasuredAgain) {
   SchedulerOptions options = WithDrafts(WorkersDrafts(4), /*num_blocks=*/2048);
   options.max_model_len = 6000;

@@ -1,5 +1,5 @@
-// Sequences whose time is over: they end, whatever they do, and nobody else notices. And how much work is
-// ahead of one that waits.
+// Sequences whose time is over end in every state, and nobody else notices. And how much work is ahead of a
+// waiting sequence.
 
 #include <gtest/gtest.h>
 

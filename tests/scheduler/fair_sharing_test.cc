@@ -22,7 +22,7 @@ EngineRequest Of(const std::string& user, EngineRequest request) {
   return request;
 }
 
-// Ids in the order of their first tokens' steps, then of their names.
+// Ids in the order of the first tokens' steps, then of names.
 std::vector<std::string> OrderOfService(const Harness& harness) {
   std::vector<std::pair<int64_t, std::string>> order;
   for (const auto& [id, answer] : harness.answers) order.emplace_back(answer.first_token_step, id);
@@ -42,7 +42,8 @@ class FairSharingTest : public ::testing::TestWithParam<size_t> {
 };
 INSTANTIATE_TEST_SUITE_P(Overlap, FairSharingTest, ::testing::Values(0, 1));
 
-// Each request fills a step. A user who comes is put beside the flood, whose next request came before.
+// Each request fills a step. A new user is served beside the flood, although the flood's next request came
+// before.
 TEST_P(FairSharingTest, AFloodDelaysAnotherUserByOneStep) {
   for (const bool fair : {false, true}) {
     SCOPED_TRACE(fair);
@@ -112,7 +113,7 @@ TEST_P(FairSharingTest, PriorityComesBeforeFairness) {
   EXPECT_EQ(OrderOfService(harness), (std::vector<std::string>{"first", "urgent", "other"}));
 }
 
-// A long prompt of the flood is being computed; another user's, though longer, need not wait for its end.
+// A long prompt of the flood is being computed; a longer prompt of a light user need not wait for the end.
 TEST_P(FairSharingTest, ALongPromptDoesNotWaitForOneOfAUserWhoHadMore) {
   for (const char* user : {"flood", "light"}) {
     SCOPED_TRACE(user);
@@ -145,7 +146,7 @@ TEST_P(FairSharingTest, AFreedSlotGoesToTheUserWhoHadLess) {
   ExpectExact(requests, harness);
 }
 
-// The blocks suffice for one of both. The user who had more gives way.
+// The blocks suffice for one of the two requests. The user who had more gives way.
 TEST_P(FairSharingTest, TheOneWhoHadMoreIsPreempted) {
   SchedulerOptions options = FairOptions(/*num_blocks=*/13);  // 48 tokens
   options.blocks.enable_prefix_caching = false;
@@ -166,7 +167,7 @@ TEST_P(FairSharingTest, TheOneWhoHadMoreIsPreempted) {
   ExpectExact({heavy, light}, harness);
 }
 
-// Choices and beams are their user's; what the cache has costs nothing.
+// The charges for choices and beams go to their user; cached tokens cost nothing.
 TEST_P(FairSharingTest, WhatIsChargedIsWhatWasComputedOnce) {
   SchedulerOptions options = FairOptions();
   Harness harness(options, GetParam());

@@ -50,8 +50,8 @@ TEST_P(FairnessTest, AShortPromptBehindALongOneHasItsFirstTokenInTheNextStep) {
   ExpectExact(harness, {lengthy, brief});
 }
 
-// Short prompts come in every step, more than it has room for. A long one has half of the step all the same,
-// and so has the next one after it.
+// Short prompts come in every step, more than the step has room for. A long prompt has half of the step all
+// the same, and so has the next long prompt.
 TEST_P(FairnessTest, AStreamOfShortPromptsStarvesNoLongOne) {
   Harness harness(Options(), depth());
   const EngineRequest first = MakeRequest("first", 160, 1), second = MakeRequest("second", 160, 1, 200);
@@ -70,7 +70,7 @@ TEST_P(FairnessTest, AStreamOfShortPromptsStarvesNoLongOne) {
   ExpectExact(harness, {first, second});
 }
 
-// Six prompts of twenty steps of their part each, and one of 20 tokens, which is long, too.
+// Six prompts that take twenty steps each at half of a step, and a prompt of 20 tokens, which is long, too.
 TEST_P(FairnessTest, AShorterOneOfTwoLongPromptsOvertakes) {
   int64_t last_alone = 0;
   for (const bool has_shorter : {false, true}) {
@@ -95,7 +95,7 @@ TEST_P(FairnessTest, AShorterOneOfTwoLongPromptsOvertakes) {
 }
 
 // A long prompt that is the shorter comes in every step, which has not room for the whole prompt. A much
-// longer prompt is overtaken by prompts that come soon after it, and by no other prompts.
+// longer prompt is overtaken by prompts that come soon afterwards, and by no later prompts.
 TEST_P(FairnessTest, AStreamOfShorterLongPromptsStarvesNoLongOne) {
   Harness harness(Options(), depth());
   const EngineRequest first = MakeRequest("first", 160, 1), second = MakeRequest("second", 160, 1, 200);
@@ -107,7 +107,7 @@ TEST_P(FairnessTest, AStreamOfShorterLongPromptsStarvesNoLongOne) {
   EXPECT_GT(harness.scheduler.num_waiting(), 20) << "there were always others";
   EXPECT_GT(harness.answers["first"].first_token_step, 0);
   EXPECT_LE(harness.answers["first"].first_token_step, 20 + 1) << "it has its half of each step";
-  // A step's wait is worth two tokens, so that 68 of the others overtake it.
+  // A step's wait is worth two tokens, so that 68 later prompts overtake "second".
   EXPECT_GT(harness.answers["second"].first_token_step, 0);
   EXPECT_LE(harness.answers["second"].first_token_step, (160 + 68 * 24 + 160) / 16 + 4);
   EXPECT_GT(harness.answers["0"].first_token_step, 0);
@@ -173,7 +173,7 @@ TEST_P(FairnessTest, DecodesComeBeforeAnEarlierPrompt) {
   EXPECT_EQ(TokensOf(harness, 2), (std::vector<int32_t>{1, 3}));
 }
 
-// The second long prompt waits for the first one; the short one behind it does not.
+// The second long prompt waits for the first; the short prompt behind does not.
 TEST_P(FairnessTest, LongPromptsAreComputedOneAfterAnother) {
   for (const int32_t max_long : {1, 2}) {
     SchedulerOptions options = Options();
@@ -196,7 +196,7 @@ TEST_P(FairnessTest, LongPromptsAreComputedOneAfterAnother) {
   }
 }
 
-// The first prompt takes 16 and 10 tokens; the second one gets what the second step has left.
+// The first prompt takes 16 and 10 tokens; the second prompt gets the rest of the second step.
 TEST_P(FairnessTest, APromptThatIsCompletedMakesRoomForTheNextLongOne) {
   Harness harness(Options(), depth());
   harness.Run(MakeRequest("first", 26, 2), MakeRequest("second", 40, 2, 200));
@@ -215,7 +215,7 @@ TEST_P(FairnessTest, PartialPromptsAreBounded) {
                                                  MakeRequest("c", 3, 2, 500)};
     for (const EngineRequest& request : requests) harness.Add(request);
     harness.Step();
-    // The long one gets 12 tokens; 4 are left, which do not complete b.
+    // The long prompt gets 12 tokens; 4 are left, which do not complete b.
     EXPECT_EQ(TokensOf(harness, 1),
               max_partial == 1 ? std::vector<int32_t>{16} : (std::vector<int32_t>{12, 4}));
     harness.RunToEnd();
@@ -239,7 +239,7 @@ TEST_P(FairnessTest, ABlockedHeadIsHashedOnce) {
   harness.Run(MakeRequest("warm", 24, 1, 200));
   harness.Add(MakeRequest("runs", 4, 50));
   harness.Step();
-  // 24 of its tokens are in the cache; there are too few blocks for it until "runs" ends.
+  // 24 tokens of "blocked" are in the cache; there are too few blocks for the rest until "runs" ends.
   EngineRequest blocked = MakeRequest("blocked", 78, 1, 200);
   harness.Add(blocked);
   harness.Step();
@@ -319,7 +319,7 @@ TEST_P(FairnessTest, BlocksAreTakenFromTheLeastUrgentAndOnlyWhenTheySuffice) {
   }
 }
 
-// The low one is displaced and waits until it is more urgent than the other; it must not displace that in
+// "low" is displaced and waits until "low" is more urgent than "urgent", which "low" must not displace in
 // turn.
 TEST_P(FairnessTest, WhatWaitingGainsDisplacesNobody) {
   SchedulerOptions options = PriorityOptions();
@@ -336,7 +336,7 @@ TEST_P(FairnessTest, WhatWaitingGainsDisplacesNobody) {
   ExpectExact(harness, requests);
 }
 
-// There is one slot, and an urgent request of three steps comes whenever the one before has ended.
+// There is one slot, and an urgent request of three steps comes whenever the last urgent request has ended.
 TEST_P(FairnessTest, NobodyStarves) {
   for (const int32_t aging : {0, 4}) {
     SCOPED_TRACE(aging);
@@ -353,7 +353,7 @@ TEST_P(FairnessTest, NobodyStarves) {
     if (aging == 0) {
       EXPECT_EQ(harness.answers["low"].first_token_step, 0) << "strict priority";
     } else {
-      // After twice four steps of waiting it is as urgent as the others and came earlier; once it runs it is
+      // After twice four steps of waiting "low" is as urgent as the rest and came earlier; a running "low" is
       // not displaced.
       EXPECT_GT(harness.answers["low"].first_token_step, 8);
       EXPECT_LE(harness.answers["low"].first_token_step, 8 + 3 + 2);

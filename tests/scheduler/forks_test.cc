@@ -1,4 +1,5 @@
-// Choices of one prompt: it is computed once, whatever comes between, and every choice has its own answer.
+// Choices of one prompt: the prompt is computed once, even where other requests come between, and every
+// choice has its own answer.
 
 #include <gtest/gtest.h>
 
@@ -7,7 +8,7 @@
 namespace somnus {
 namespace {
 
-// `count` choices of one prompt: "c0" is the first, the others fork it.
+// `count` choices of one prompt: "c0" is the first, and the rest fork "c0".
 std::vector<EngineRequest> Choices(int32_t count, int32_t prompt_len, int32_t max_tokens) {
   std::vector<EngineRequest> choices(static_cast<size_t>(count), MakeRequest("c0", prompt_len, max_tokens));
   for (int32_t i = 1; i < count; ++i) {

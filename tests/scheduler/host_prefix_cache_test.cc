@@ -14,7 +14,7 @@ SchedulerOptions Options(int32_t num_blocks = 1 + 16) {
   return options;
 }
 
-// The tokens that a conversation, and other conversations between its turns, compute.
+// The tokens that are computed for a conversation and, between its turns, for other conversations.
 void Complete(Harness* harness, const EngineRequest& request) {
   harness->Run(request);
   EXPECT_EQ(harness->answers.at(request.id).tokens, Reference(request)) << request.id;
@@ -46,7 +46,7 @@ TEST_P(HostPrefixCacheTest, APrefixThatTheDeviceHasLostIsNotComputedAgain) {
     Complete(&harness, MakeRequest("again", 33, 4));
     const bool is_on = caching == HostPrefixCaching::kOn;
     EXPECT_EQ(Hits(harness), is_on ? 32 : 0);
-    // All prompts were looked up in host memory beyond what the device had.
+    // All prompts were looked up in host memory beyond the tokens on the device.
     const SchedulerStats& stats = harness.scheduler.stats();
     const int64_t on_device = stats.prefix_cache_hits - Hits(harness);
     EXPECT_EQ(stats.swaps.host_query_tokens, is_on ? stats.prompt_tokens - on_device : 0);
@@ -126,7 +126,7 @@ TEST_P(HostPrefixCacheTest, ALossAndAResetForgetIt) {
   }
 }
 
-// Conversations that return after others, some together, with sequences swapped out beside them.
+// Conversations that return after other conversations, some together, beside swapped sequences.
 TEST_P(HostPrefixCacheTest, RandomTurnsHaveExactTokens) {
   int64_t hits = 0, swaps = 0, evictions = 0;
   for (uint32_t seed = 1; seed <= 60; ++seed) {

@@ -1,4 +1,4 @@
-// Prompts that begin alike and come together: what they share is computed once.
+// Prompts that begin alike and come together: the shared prefix is computed once.
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 namespace somnus {
 namespace {
 
-// `shared` tokens that all have, then `own` ones that only this one has.
+// `shared` tokens that all prompts have, then `own` tokens that only this prompt has.
 EngineRequest Prompt(const std::string& id, int32_t shared, int32_t own) {
   EngineRequest request = MakeRequest(id, shared, 4);
   for (int32_t i = 0; i < own; ++i)
@@ -111,8 +111,8 @@ TEST_F(NewPrefixTest, NobodyWaitsForOneThatIsLessUrgent) {
   EXPECT_EQ(harness_->answers.at("b").tokens, Reference(Prompt("b", 40, 0)));
 }
 
-// Both are as urgent when they come, and the one that waits becomes more so, while the other one's prompt is
-// under way.
+// Both requests are as urgent when they come; the waiting request becomes more urgent while the other prompt
+// is under way.
 TEST_F(NewPrefixTest, WhoHasAgedBeyondThePromptThatIsWaitedForWaitsNoLonger) {
   options_.policy = SchedulingPolicy::kPriority;
   options_.max_num_batched_tokens = 16;

@@ -1,4 +1,4 @@
-// Pinned prefixes in the scheduler: they stay under pressure, change no token, and never stop a sequence.
+// Pinned prefixes stay under pressure, change no token, and never stop a sequence.
 
 #include <gtest/gtest.h>
 

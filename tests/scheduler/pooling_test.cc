@@ -1,5 +1,5 @@
-// Requests that pool: they end with their prompt, and their vectors do not depend on chunks, on other
-// requests, on the prefix cache, nor on preemptions and losses.
+// Requests that pool end with the prompt, and the vectors do not depend on chunks, on other requests, on the
+// prefix cache, nor on preemptions and losses.
 
 #include <gtest/gtest.h>
 

@@ -81,8 +81,7 @@ TEST_P(RecoverTest, NothingIsAdoptedThatWasComputedBefore) {
   }
 }
 
-// The two that were in flight run one after the other, and nobody beside them; then the others go on
-// together.
+// The two requests that were in flight run one by one, and alone; then the rest go on together.
 TEST_P(RecoverTest, SuspectsRunAlone) {
   Harness harness(SmallOptions(), depth());
   const std::vector<EngineRequest> requests = {MakeRequest("a", 6, 6), MakeRequest("b", 6, 6, 20),

@@ -1,4 +1,4 @@
-// Sequences leave a scheduler with their progress and go on at another one: exactly the tokens of an
+// Sequences leave a scheduler with their progress and go on at a second scheduler: exactly the tokens of an
 // undisturbed run, each once, and nothing counts twice.
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace somnus {
 namespace {
 
-// Several schedulers with workers of their own, and what clients have got of all of them together.
+// Several schedulers, each with a worker, and the tokens that clients have got from all schedulers together.
 class Schedulers {
  public:
   Schedulers(size_t count, const SchedulerOptions& options, size_t depth) {
@@ -20,7 +20,7 @@ class Schedulers {
   Harness& operator[](size_t i) { return *all_[i]; }
   size_t size() const { return all_.size(); }
 
-  // The worker of `from` dies, and everything that it had goes on at `to`, which may be the same one.
+  // The worker of `from` dies, and all sequences of `from` go on at `to`, which may be the same scheduler.
   void Move(size_t from, size_t to) {
     all_[from]->Lose();
     Gather(from);

@@ -39,7 +39,7 @@ inline EngineRequest MakeRequest(const std::string& id, int32_t prompt_len, int3
   return request;
 }
 
-// Gives `request` a prompt with another token at `index`; at the end: with one token more.
+// Gives `request` a prompt with another token at `index`; at the end: with an additional token.
 inline void SetPromptToken(size_t index, int32_t token, EngineRequest* request) {
   std::vector<int32_t> prompt = request->prompt;
   prompt.resize(std::max(prompt.size(), index + 1));
@@ -72,7 +72,7 @@ inline EngineRequest RandomRequest(const std::string& id, std::mt19937* random) 
   return request;
 }
 
-// Gives `request` a record of parameters of its own and returns the record, for changes.
+// Gives `request` an unshared record of parameters, and returns the record for changes.
 inline SamplingParams* OwnSampling(EngineRequest* request) {
   auto own = std::make_shared<SamplingParams>(*request->sampling);
   request->sampling = own;
@@ -109,7 +109,7 @@ class Harness {
     Add(std::move(request));
     Add(std::move(next), std::move(more)...);
   }
-  // The requests, which are added now, and all others to their ends.
+  // Adds the requests, and runs these and all earlier requests to their ends.
   template <typename... Requests>
   void Run(Requests... requests) {
     Add(std::move(requests)...);
@@ -169,7 +169,7 @@ class Harness {
     replayed_.ExpectIs(scheduler.blocks(), num_blocks_);
   }
 
-  // The worker dies with steps in flight, and a new worker takes its place.
+  // The worker dies with steps in flight, and a new worker takes the place.
   std::vector<SequencePtr> Lose() {
     replies_.clear();
     worker.Replace();

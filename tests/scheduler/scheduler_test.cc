@@ -31,14 +31,14 @@ TEST_P(DepthTest, OneRequestIsChunkedUnderTheBudgetAndAnsweredExactly) {
   EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
 }
 
-// A prompt has blocks for all of its tokens before the first of them is computed, however small its chunks.
+// A prompt has blocks for all tokens before the first token is computed, however small the chunks.
 TEST_P(DepthTest, APromptBeginsWhereAllOfItHasRoom) {
   for (const bool has_room : {true, false}) {
     SchedulerOptions options = SmallOptions(/*num_blocks=*/has_room ? 13 : 12);
     options.blocks.enable_prefix_caching = false;
     Harness harness(options, depth());
     const EngineRequest first = MakeRequest("first", 8, 3), next = MakeRequest("next", 40, 4, 500);
-    harness.Add(first);  // of the 12 or 11 blocks it takes two
+    harness.Add(first);  // it takes two of the 12 or 11 blocks
     harness.Add(next);
     harness.Step();
     const v1::StepRequest& step = harness.steps[0];
@@ -87,7 +87,7 @@ TEST_P(DepthTest, PreemptionByRecomputeTakesTheLatestAndKeepsTheTokens) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(harness.answers[std::to_string(i)].tokens, Reference(MakeRequest("", 8, 0, i * 100), 20)) << i;
   }
-  // The first is never sent twice, so it was never preempted.
+  // The first is never sent twice, so the first was never preempted.
   int first_sent = 0;
   for (const v1::StepRequest& step : harness.steps) {
     for (const v1::NewSequence& sequence : step.new_sequences()) first_sent += sequence.token_ids(0) == 0;
@@ -217,7 +217,7 @@ TEST(SchedulerTest, AbortFreesBlocksAtOnceWithAStepInFlight) {
   ASSERT_NE(aborted, nullptr);
   EXPECT_EQ(harness.scheduler.Abort("a"), nullptr);
   EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
-  // Another one takes the same blocks while the aborted one's step is under way.
+  // A second request takes the same blocks while the aborted request's step is under way.
   harness.Run(MakeRequest("b", 28, 4, 300));
   EXPECT_EQ(harness.answers["b"].tokens, Reference(MakeRequest("", 28, 0, 300), 4));
   EXPECT_FALSE(harness.answers.contains("a"));

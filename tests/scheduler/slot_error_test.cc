@@ -1,4 +1,4 @@
-// Replies in which something is wrong with one sequence: it ends, and the others get their outputs.
+// Replies in which something is wrong with one sequence: that sequence ends, and the rest get outputs.
 
 #include <gtest/gtest.h>
 
@@ -64,7 +64,7 @@ TEST_P(SlotErrorTest, EndsOneSequenceAndFreesItsBlocks) {
   EXPECT_FALSE(harness.scheduler.has_sequences());
 }
 
-// Step 3 is a decode of the only sequence; later steps of it may be in flight.
+// Step 3 is a decode of the only sequence; later steps may be in flight.
 TEST_P(SlotErrorTest, WhatWasWrittenLeavesThePrefixCache) {
   Harness harness(SmallOptions(), depth());
   EngineRequest request = MakeRequest("bad", 12, 8);
@@ -80,7 +80,7 @@ TEST_P(SlotErrorTest, WhatWasWrittenLeavesThePrefixCache) {
 }
 
 // The prompts take three steps. The blocks of step 1 hold not-a-numbers, which the reply to step 3 reports.
-// The sequence that adopted them is computed again, without the prefix cache.
+// The sequence that adopted the blocks is computed again, without the prefix cache.
 TEST_P(SlotErrorTest, WhoAdoptedBadBlocksIsComputedAgain) {
   Harness harness(SmallOptions(), depth());
   EngineRequest adopts = MakeRequest("adopts", 10, 6);
@@ -95,8 +95,8 @@ TEST_P(SlotErrorTest, WhoAdoptedBadBlocksIsComputedAgain) {
   EXPECT_EQ(harness.answers["adopts"].tokens, Reference(adopts, 6));
 }
 
-// The same, but the sequence that wrote the blocks was aborted, so the one that adopted them is the first to
-// sample from them.
+// The same, but the sequence that wrote the blocks was aborted, so that the adopting sequence is the first to
+// sample from the blocks.
 TEST_P(SlotErrorTest, BadBlocksOfAnAbortedSequenceHarmNobody) {
   Harness harness(SmallOptions(), depth());
   const EngineRequest adopts = MakeRequest("adopts", 10, 6);
@@ -109,7 +109,7 @@ TEST_P(SlotErrorTest, BadBlocksOfAnAbortedSequenceHarmNobody) {
   EXPECT_EQ(harness.answers["adopts"].tokens, Reference(adopts, 6));
 }
 
-// The sequence is computed again without the prefix cache and is still bad: now it ends.
+// The sequence is computed again without the prefix cache, is still bad, and ends now.
 TEST_P(SlotErrorTest, ASequenceIsComputedAgainOnce) {
   Harness harness(SmallOptions(), depth(), kNanToken);
   harness.Run(MakeRequest("good", 8, 1));
@@ -122,8 +122,8 @@ TEST_P(SlotErrorTest, ASequenceIsComputedAgainOnce) {
   EXPECT_EQ(harness.scheduler.blocks().pool().num_cached(), 0);
 }
 
-// A refused sequence writes nothing, but its blocks were in the prefix cache as soon as its step was sent: a
-// sequence that adopted them in the meantime must not keep them.
+// A refused sequence writes nothing, but the blocks were in the prefix cache as soon as the step was sent: a
+// sequence that adopted the blocks in the meantime must not keep them.
 TEST_P(SlotErrorTest, BlocksThatARefusedSequenceNeverWroteAreNotAdopted) {
   Harness harness(SmallOptions(), depth());
   EngineRequest refused = MakeRequest("refused", 12, 6);
@@ -139,7 +139,7 @@ TEST_P(SlotErrorTest, BlocksThatARefusedSequenceNeverWroteAreNotAdopted) {
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), depth() == 1 ? 1 : 0);
 }
 
-// The sequence is preempted while its bad step is still in flight.
+// The sequence is preempted while the bad step is still in flight.
 TEST(SchedulerUpdateTest, ASlotErrorOfAWaitingSequenceEndsIt) {
   Scheduler scheduler(SmallOptions(/*num_blocks=*/6));
   scheduler.Add(MakeRequest("older", 8, 12));

@@ -1,4 +1,5 @@
-// Speculative decoding: the tokens are those without, in fewer steps, and nobody else has less of a step.
+// Speculative decoding: the tokens are the same as without, in fewer steps, and nobody else has less of a
+// step.
 
 #include <gtest/gtest.h>
 
@@ -24,8 +25,8 @@ TEST(SpeculationTest, RightDraftsGiveTheSameTokensInFewerSteps) {
     harness.Run(request);
     EXPECT_EQ(harness.answers["a"].tokens, Reference(request));
     EXPECT_EQ(harness.answers["a"].reason, FinishReason::kLength);
-    // The prompt's token and those that show that guesses are right; then 2, 4, 8, 8 and 8 tokens and one
-    // more each, and what is left. Where steps overlap the second right guess is known a step later.
+    // The prompt's token and the tokens that show that guesses are right; then 2, 4, 8, 8 and 8 tokens and an
+    // additional token each, and the rest. Where steps overlap the second right guess is known a step later.
     std::vector<int32_t> drafts;
     for (const v1::StepRequest& step : harness.steps) {
       if (step.sequences_size() > 0) drafts.push_back(DraftTokens(step));
@@ -73,7 +74,7 @@ TEST(SpeculationTest, WrongDraftsChangeNothing) {
       }
       while (harness.Step()) {
         if (harness.in_flight() > 0) continue;
-        // A running sequence holds the blocks of its known tokens, and no other blocks.
+        // A running sequence holds the blocks of known tokens, and no other blocks.
         int32_t most = 0;
         for (const EngineRequest& request : requests) {
           const Answer& answer = harness.answers[request.id];
@@ -160,7 +161,7 @@ TEST(SpeculationTest, AStopTokenEndsADraft) {
   }
 }
 
-// A long prompt gets from each step what it would get of it without drafts.
+// A long prompt gets as much of each step as without drafts.
 TEST(SpeculationTest, DraftsHaveWhatOthersLeave) {
   Harness harness(WithDrafts(FakeDrafts(8)), 1);
   harness.Add(MakeRequest("a", 5, 60));
@@ -181,7 +182,7 @@ TEST(SpeculationTest, DraftsHaveWhatOthersLeave) {
   EXPECT_EQ(harness.answers["long"].tokens, Reference(MakeRequest("long", 70, 4, 300)));
 }
 
-// Lookahead slots are not taken where what runs may soon need the blocks.
+// Lookahead slots are not taken where running sequences may soon need the blocks.
 TEST(SpeculationTest, DraftsPreemptNobody) {
   for (size_t depth : {0u, 1u}) {
     SchedulerOptions options = WithDrafts(FakeDrafts(8), /*num_blocks=*/22);
@@ -221,7 +222,7 @@ TEST(SpeculationTest, BeamsHaveNoDrafts) {
   EXPECT_EQ(harness.answers["beams"].beams.size(), 2u);
 }
 
-// Tokens behind one that differs from the draft were computed from a wrong one.
+// Tokens behind a token that differs from the draft were computed from a wrong token.
 TEST(SpeculationTest, AReplyThatGoesOnBehindAWrongTokenEndsTheRequest) {
   Scheduler scheduler(WithDrafts(FakeDrafts(8)));
   FakeWorker worker({});

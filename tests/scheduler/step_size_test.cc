@@ -78,7 +78,7 @@ TEST(StepSizeTest, APositionOfPromptLogprobsHasABoundToo) {
 
 TEST(StepSizeTest, ChoicesOfOneRequestAreSentWithOneRecord) {
   SchedulerOptions options = SmallOptions();
-  options.blocks.enable_prefix_caching = false;  // else one waits for what the other computes
+  options.blocks.enable_prefix_caching = false;  // else a choice waits for the others' blocks
   Scheduler scheduler(options);
   for (const EngineRequest& request : Choices(3, Lists(50))) scheduler.Add(request);
   scheduler.Add(MakeRequest("other", 2, 4));
@@ -100,7 +100,7 @@ TEST(StepSizeTest, AStepTakesNoMoreNewSequencesThanItsBytes) {
   for (Harness* harness : {&whole, &cut}) {
     for (const EngineRequest& request : Choices(5, large)) harness->Add(request);
     EngineRequest own = MakeRequest("own", 6, 4, 50);
-    own.sampling = Lists(101);  // more than the bound of a step: it is admitted alone
+    own.sampling = Lists(101);  // beyond a step's bound: admitted alone
     harness->Run(own);
   }
   EXPECT_EQ(whole.steps[0].new_sequences_size(), 6 - 2) << "as many as the tokens allow";

@@ -1,5 +1,5 @@
-// Sequences that wait with their blocks, through sleeps that keep them: exactly the tokens of an undisturbed
-// run, and nothing that was kept is computed again.
+// Sequences that wait with their blocks, through sleeps that keep blocks: exactly the tokens of an
+// undisturbed run, and no kept token is computed again.
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace somnus {
 namespace {
 
-// Each token but the last one is computed.
+// Each token but the last is computed.
 int64_t TokensOf(const EngineRequest& request) {
   return static_cast<int64_t>(request.prompt.size()) + request.max_tokens - 1;
 }
@@ -25,7 +25,7 @@ class SuspensionTest : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Overlap, SuspensionTest, ::testing::Values(0, 1));
 
-// The prompt of one takes two steps, so this covers sleeps in prefill and in decode.
+// The prompt of one request takes two steps, so the test covers sleeps in prefill and in decode.
 TEST_P(SuspensionTest, ASleepAtAnyMomentComputesNothingAgain) {
   for (int after = 0; after < 14; ++after) {
     Harness harness(KeepingOptions(), depth());
@@ -97,8 +97,7 @@ TEST_P(SuspensionTest, ThePrefixCacheOutlivesTheSleep) {
   EXPECT_EQ(harness.answers["second"].tokens, Reference(first));
 }
 
-// The first in the order of service is kept whole, and the other one is computed again, but for its first
-// block.
+// The first in the order of service is kept whole, and the second is computed again, but for the first block.
 TEST_P(SuspensionTest, WhatDoesNotFitIsPreempted) {
   Harness harness(KeepingOptions(64, /*num_host_blocks=*/4), depth());
   const EngineRequest a = MakeRequest("a", 10, 9), b = MakeRequest("b", 6, 9, 40);
@@ -116,7 +115,7 @@ TEST_P(SuspensionTest, WhatDoesNotFitIsPreempted) {
   EXPECT_EQ(harness.worker.num_computed_tokens(), TokensOf(a) + TokensOf(b) + computed_b - 4);
 }
 
-// The sleep failed on the workers: they have their cache.
+// The sleep failed on the workers, which still have the cache.
 TEST_P(SuspensionTest, ASleepThatDidNotHappenLosesNothing) {
   Harness harness(KeepingOptions(64, /*num_host_blocks=*/4), depth());
   const EngineRequest a = MakeRequest("a", 10, 9), b = MakeRequest("b", 6, 9, 40);
@@ -179,8 +178,8 @@ TEST_P(SuspensionTest, AnotherSchedulerCanGoOnWithASuspendedSequence) {
   EXPECT_EQ(tokens, Reference(a));
 }
 
-// A sequence that waited before a sequence with blocks, and is more urgent, must not wait for these blocks
-// for ever.
+// A sequence that waited before a sequence with blocks, and is more urgent, must not wait for the blocks for
+// ever.
 TEST_P(SuspensionTest, OneAheadTakesTheBlocksOfThoseBehind) {
   SchedulerOptions options = KeepingOptions(/*num_blocks=*/9);  // 8 blocks of 4 tokens
   options.policy = SchedulingPolicy::kPriority;

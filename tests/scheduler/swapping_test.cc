@@ -1,4 +1,4 @@
-// Preemption by swap: what was computed waits in host memory, and is computed once.
+// Preemption by swap: computed blocks wait in host memory, and are computed once.
 
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ TEST_P(SwappingTest, WithoutHostBlocksItIsComputedAgain) {
   EXPECT_EQ(NumSwapOuts(harness), 0);
 }
 
-// Two sequences that do not fit together, on a host that refuses to swap: they are computed again.
+// Two sequences that do not fit together, on a host that refuses to swap, are computed again.
 void RunRefused(Harness* harness, absl::StatusCode code) {
   harness->worker.RefuseSwaps(true, code);
   const EngineRequest a = MakeRequest("a", 15, 30), b = MakeRequest("b", 15, 30, 100);
@@ -83,7 +83,7 @@ void RunRefused(Harness* harness, absl::StatusCode code) {
   harness->worker.RefuseSwaps(false);
 }
 
-// One of two more such sequences is swapped out and in.
+// Two further such sequences run; the second is swapped out and in.
 void RunSwapped(Harness* harness) {
   const EngineRequest d = MakeRequest("d", 15, 30, 100);
   harness->Run(MakeRequest("c", 15, 30), d);
@@ -91,7 +91,7 @@ void RunSwapped(Harness* harness) {
   EXPECT_GT(harness->worker.num_swapped_in(), 0);
 }
 
-// A rank on a GPU takes the memory beside its steps, so that a later step finds the memory.
+// A rank on a GPU takes the memory beside steps, so that a later step finds the memory.
 TEST_P(SwappingTest, AHostThatIsTakingTheMemoryIsAskedAgainSoon) {
   Harness harness(SwappingOptions(13), depth());
   RunRefused(&harness, absl::StatusCode::kUnavailable);
@@ -124,8 +124,8 @@ TEST_P(SwappingTest, AnAbortedSequenceGivesItsHostBlocksBack) {
   EXPECT_EQ(harness.answers["a"].tokens, Reference(MakeRequest("a", 15, 30)));
 }
 
-// A request that is not urgent has run for a while, and may be suspended, when an urgent one comes that has
-// no room beside it. Returns what was preempted.
+// A request that is not urgent has run for a while, and may be suspended, when an urgent request comes, for
+// which there is no room. Returns the counts of preemptions.
 PreemptionCounts Displace(Harness* harness, bool suspends) {
   EngineRequest patient = MakeRequest("patient", 20, 12);
   patient.priority = 5;

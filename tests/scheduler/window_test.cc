@@ -9,7 +9,7 @@
 namespace somnus {
 namespace {
 
-constexpr int32_t kWindow = 10;  // 3 blocks of 4 hold it
+constexpr int32_t kWindow = 10;  // 3 blocks of 4 hold the window
 
 SchedulerOptions WindowOptions(int32_t num_blocks = 64, int32_t reach = kWindow) {
   SchedulerOptions options = SmallOptions(num_blocks);
@@ -29,8 +29,8 @@ void ExpectExact(const std::vector<EngineRequest>& requests, const Harness& harn
   EXPECT_EQ(harness.scheduler.blocks().pool().num_used(), 0);
 }
 
-// ceil(window / block) + 2 blocks: the window may begin and end within a block, and the next token has its
-// own.
+// ceil(window / block) + 2 blocks: the window may begin and end within a block, and the next token needs a
+// block.
 TEST_P(WindowTest, ADecodeHoldsTheBlocksOfItsWindow) {
   for (const bool caching : {false, true}) {
     SchedulerOptions options = WindowOptions();
@@ -73,7 +73,7 @@ TEST_P(WindowTest, APromptTakesTheBlocksOfItsNextChunkAlone) {
   ExpectExact({request}, harness);
 }
 
-// The cache holds one sequence's window and chunk, and no more.
+// The cache holds the window and chunk of a single sequence, and no more.
 TEST_P(WindowTest, TheSmallestCacheServesTheLongestSequence) {
   for (const bool caching : {false, true}) {
     for (const int32_t reach : {1, 2, 3, 4, 5, 9, 16, 23}) {
@@ -105,8 +105,8 @@ TEST_P(WindowTest, OneBlockLessRefusesWhatIsLonger) {
   EXPECT_FALSE(Scheduler::Check(options, beams).ok()) << "beams keep all blocks";
 }
 
-// Long prompts that run at once, in a cache that holds the whole of none: blocks that one gives back go to
-// whichever needs them, and a prompt without any preempts the last.
+// Long prompts run at once, in a cache too small for any whole prompt: blocks that a prompt gives back go to
+// any prompt that needs blocks, and a prompt without blocks preempts the last.
 TEST_P(WindowTest, LongPromptsShareASmallCache) {
   for (const PreemptionMode mode : {PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
     for (int32_t more = 0; more < 14; more += 3) {
@@ -130,7 +130,7 @@ TEST_P(WindowTest, LongPromptsShareASmallCache) {
   }
 }
 
-// A prompt that finds no block for its next token waits while the step computes beams behind it.
+// A prompt that finds no block for the next token waits while the step computes beams behind it.
 TEST_P(WindowTest, BeamsOfTheStepAreNotPreemptedForAPrompt) {
   for (int32_t more = 8; more < 20; ++more) {
     for (const int32_t width : {2, 3}) {
@@ -192,7 +192,7 @@ TEST_P(WindowTest, ALaterPromptFindsTheBlocksThatWereGivenBack) {
   ExpectExact({first, second}, harness);
 }
 
-// Others have taken the beginning's first blocks; the blocks of its last window are there.
+// Other requests have taken the beginning's first blocks; the blocks of the last window are there.
 TEST_P(WindowTest, ABeginningIsFoundByItsLastBlocks) {
   for (const int32_t max_passed : {0, 1000}) {
     SchedulerOptions options = WindowOptions(/*num_blocks=*/26);
@@ -205,13 +205,13 @@ TEST_P(WindowTest, ABeginningIsFoundByItsLastBlocks) {
     EngineRequest again = MakeRequest("c", 40, 9);
     harness.Run(again);
     ASSERT_FALSE(HasFatalFailure());
-    // Without the tokens of lost blocks nothing leads to the others.
+    // Without the tokens of lost blocks nothing leads to later blocks.
     EXPECT_EQ(harness.answers["c"].num_cached, max_passed == 0 ? 0 : 36);
     ExpectExact({first, other, again}, harness);
   }
 }
 
-// Where a block of the last window is lost, an earlier end whose window is whole is found, or none.
+// Where a block of the last window is lost, an earlier end with a whole window is found, or none.
 TEST_P(WindowTest, ABeginningEndsWhereItsWindowIsWhole) {
   for (int32_t length = 20; length < 100; length += 7) {
     Harness harness(WindowOptions(/*num_blocks=*/26), depth());
@@ -220,7 +220,7 @@ TEST_P(WindowTest, ABeginningEndsWhereItsWindowIsWhole) {
       harness.Run(request);
     }
     std::vector<EngineRequest> all = {first, other};
-    for (int i = 0; i < 4; ++i) {  // shorter and shorter, also with another end
+    for (int i = 0; i < 4; ++i) {  // shorter and shorter, also with a changed end
       all.push_back(MakeRequest("c" + std::to_string(i), 70 - 13 * i, 6));
       if (i % 2 == 1) SetPromptToken(all.back().prompt.size() - 1, 900, &all.back());
       harness.Run(all.back());

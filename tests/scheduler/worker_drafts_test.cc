@@ -1,4 +1,4 @@
-// Drafts that the workers' draft model proposes: the tokens are those without, in fewer steps.
+// Drafts that the workers' draft model proposes: the tokens are the same as without, in fewer steps.
 
 #include <gtest/gtest.h>
 
@@ -82,7 +82,8 @@ TEST(WorkerDraftsTest, WrongProposalsChangeNothing) {
   }
 }
 
-// A sequence without drafts is asked one guess, and one with drafts as many as its next one may have.
+// A sequence without drafts is asked for one guess, and a sequence with drafts for as many as the next draft
+// may have.
 TEST(WorkerDraftsTest, AsksForWhatMayBecomeADraft) {
   Harness harness(WithDraftModel(4));
   harness.Run(MakeRequest("a", 9, 30));
@@ -98,7 +99,7 @@ TEST(WorkerDraftsTest, AsksForWhatMayBecomeADraft) {
   EXPECT_TRUE(had_draft);
 }
 
-// A guess costs a pass of the draft model: where they are wrong, few are asked for.
+// A guess costs a pass of the draft model: where guesses are wrong, few are asked for.
 TEST(WorkerDraftsTest, AreAskedForRarelyWhereTheyAreWrong) {
   for (size_t depth : {0u, 1u}) {
     Harness harness(WithDraftModel(4), depth, /*nan_token=*/-1, /*wrong_period=*/1);
@@ -143,7 +144,7 @@ TEST(WorkerDraftsTest, ARightDraftMakesAllAskAgain) {
   for (int i = 0; i < 6; ++i) EXPECT_GT(NumAsked(&harness, MakeRequest(std::to_string(i), 9, 60, 10 * i)), 0);
 }
 
-// A sequence that was left out asks when its answer has become long.
+// A sequence that was left out asks when the answer has become long.
 TEST(WorkerDraftsTest, ALongAnswerAsksInAnyCase) {
   SchedulerOptions options = WithDraftModel(4, /*num_blocks=*/512);
   options.max_model_len = 400;
@@ -171,7 +172,7 @@ TEST(WorkerDraftsTest, NothingIsAskedBehindTheEnd) {
         if (sequence.input_token_ids_size() > 0) position = sequence.start_position();
         position += sequence.num_tokens() - sequence.num_draft_tokens();
         EXPECT_LT(position + sequence.num_draft_tokens(), end);
-        // The last of them would come before the last token.
+        // The last proposal would come before the last token.
         EXPECT_LT(position + sequence.num_proposals(), end);
       }
     }

@@ -17,11 +17,10 @@ namespace somnus::simulation {
 constexpr int kNumSharedPrefixes = 3;
 std::vector<int32_t> SharedPrefix(int64_t number);
 
-// A request and the tokens that its client got, which must be tokens of the weights with the version in each
-// output.
+// A request and the client's tokens, which must be tokens of the weights with the version in each output.
 class Client : public OutputSink {
  public:
-  // The prompt begins as others' do, now and then, so that prefixes are shared.
+  // The prompt now and then begins like other prompts, so that prefixes are shared.
   Client(Site* site, int number, int model = 0);
 
   // Asks a new engine, and gets all tokens again.
@@ -32,7 +31,7 @@ class Client : public OutputSink {
   const std::string& id() const { return id_; }
   int model() const { return model_; }
   bool ended() const { return ended_; }
-  // How often another thread has gone on with the request than before: each replica has a thread of its own.
+  // How often another thread has gone on with the request than before: each replica has a separate thread.
   int num_moves() const { return num_moves_; }
   // The engine has ended; the next engine counts anew.
   void ForgetMoves() { num_moves_ = 0; }

@@ -48,7 +48,7 @@ class Cluster {
         fleet_(&site_),
         deaths_(&site_, &faults_, plan_.num_coordinator_deaths) {
     world_.SetVerbose(verbose);
-    // What the logits were before the sleep no coordinator knows that has come since.
+    // A coordinator that has come since does not know the logits from before the sleep.
     if (flags_.engine.wake_self_check && plan_.num_coordinator_deaths == 0) faults_.DamageBackups();
     if (site_.spills) faults_.BreakDisk();
   }
@@ -112,7 +112,7 @@ class Cluster {
   // The coordinator's main thread.
   void Main() {
     if (absl::Status status = ServeAll(); !status.ok()) {
-      // Of an error at its start a coordinator ends. No worker outlives that.
+      // A coordinator ends by an error at the start. No worker outlives that end.
       if (++num_failed_starts_ > faults_.num_struck()) Fail("Start", status);
       return world_.Kill(coordinator_, absl::StrCat("has failed: ", status.message()));
     }
@@ -120,7 +120,7 @@ class Cluster {
     world_.Wake(this);
   }
 
-  // All of one coordinator's life. An error: it could not begin.
+  // All of one coordinator's life. An error: the coordinator could not begin.
   absl::Status ServeAll() {
     ReplicaGroups groups(flags_);
     const absl::StatusOr<std::vector<KvPlan>> caches = Load(&groups);
@@ -156,7 +156,7 @@ class Cluster {
     return absl::OkStatus();
   }
 
-  // Whoever works with the engine, or looks at it.
+  // The threads that work with the engine, or look at the engine.
   void MakeOthers(Engine* engine) {
     engine_ = engine;
     const auto note = [this](const std::string& what, const absl::Status& status) { Note(what, status); };
@@ -184,7 +184,7 @@ class Cluster {
     return groups->Load();
   }
 
-  // It has ended, and nothing of it runs any more.
+  // The coordinator has ended, and no thread of the process runs any more.
   void BuryCoordinator() {
     world_.Wake(this);
     if (served_) return;
@@ -208,7 +208,7 @@ class Cluster {
     executors_.clear();
   }
 
-  // What slept sleeps on, unless a newcomer was among the ranks.
+  // A sleeping engine sleeps on, unless a newcomer was among the ranks.
   void CheckAdopted() {
     if (!std::exchange(found_asleep_, false)) return;
     for (const auto& [pid, worker] : site_.workers)
@@ -219,7 +219,7 @@ class Cluster {
                                   EngineStateName(engine_->state())));
   }
 
-  // Adds up what the operator and the others of one life have done.
+  // Adds up the work of the operator and of other threads in one life.
   void CountWork() {
     if (operator_ == nullptr) return;
     outcome_.counts["sleeps"] += operator_->num_sleeps();
@@ -234,7 +234,7 @@ class Cluster {
     roller_.reset();
   }
 
-  // A survivor keeps its weights.
+  // A survivor keeps the weights.
   void CheckGivenUp(int pid) {
     const WorkerProcess& process = site_.workers[pid];
     if (!fleet_.restarts() || process.may_end || process.worker == nullptr) return;
@@ -273,7 +273,8 @@ class Cluster {
     while (!AllEnded()) world_.Sleep(absl::Milliseconds(50));
     if (has_replicas()) AwaitWhole();
     pinner_->End();
-    // Between two steps it has no effect while the engine is falling asleep, for as long as a host hangs.
+    // Unpinning takes effect between two steps, and so not while the engine is falling asleep, for as long as
+    // a host hangs.
     while (engine_->Stats().pinned_blocks > 0) world_.Sleep(absl::Milliseconds(50));
   }
 
@@ -324,13 +325,13 @@ class Cluster {
     if (HasLostItsBackup(status)) return site_.touches > 0;
     if (what == "Roll" || what == "Revive")
       return absl::IsFailedPrecondition(status) || faults_.num_struck() > 0;
-    // Weights that nobody has any more, and those that an idle engine has put to sleep, are in the way.
+    // Weights that nobody has any more, and weights that an idle engine has put to sleep, are in the way.
     if (absl::IsFailedPrecondition(status)) {
       const EngineStats stats = engine_->Stats();
       if (has_replicas() && stats.needs_weights) return true;
       return sleeps_by_itself() || stats.residency.weights_stale();
     }
-    return what == "Update" && faults_.num_struck() > 0;  // a loss ends it
+    return what == "Update" && faults_.num_struck() > 0;  // a loss ends the call
   }
 
   // Called within every change of the state.
@@ -388,8 +389,8 @@ class Cluster {
   int coordinator_ = 0;  // the process
   bool has_remote_workers_ = false;
   int num_failed_starts_ = 0;
-  bool found_asleep_ = false;  // the engine, at the coordinator's end, with all its ranks
-  bool served_ = false;        // a coordinator has come to its end
+  bool found_asleep_ = false;  // the engine with all ranks, at the coordinator's end
+  bool served_ = false;        // a coordinator has ended
   Engine* engine_ = nullptr;
   std::vector<GrpcExecutor*> executors_;  // by replica
   std::unique_ptr<Operator> operator_;

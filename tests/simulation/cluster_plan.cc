@@ -70,15 +70,15 @@ void DrawMemory(Site* site, Flags* flags) {
 
 namespace {
 
-// Some models have a window on every layer. From numbers of their own, as below.
+// Some models have a window on every layer. From separate random numbers, as below.
 void DrawWindow(uint64_t seed, const Flags& flags, FakeWorkerOptions* model) {
   Random random(seed ^ kWindowSalt);
   if (!flags.has_draft_model() && random.Chance(kWindowProbability))
     model->window = static_cast<int32_t>(random.Between(2, 40));
 }
 
-// From numbers of their own: a cluster with a single replica is the cluster that the seed gave before there
-// were several.
+// From separate random numbers: a cluster with a single replica is the cluster that the seed gave before
+// there were several replicas.
 void DrawReplicas(uint64_t seed, ClusterPlan* plan) {
   Random random(~seed);
   if (!random.Chance(kReplicasProbability)) return;
@@ -103,7 +103,7 @@ int64_t MostLayers(const Flags& flags, int32_t num_layers) {
   return most;
 }
 
-// From numbers of their own, too. A draft model does not go with stages. The stage with most layers has as
+// From separate random numbers, too. A draft model does not go with stages. The stage with most layers has as
 // many blocks as a rank without stages.
 void DrawStages(uint64_t seed, Site* site, Flags* flags) {
   Random random(seed ^ kStagesSalt);
@@ -148,7 +148,7 @@ ClusterPlan DrawPlan(Site* site, uint64_t seed, bool with_stages) {
   plan.idle_level = random.Chance(0.5) ? 1 : 2;
   site->has_run_dir = flags.local_workers && random.Chance(0.5);
   if (site->has_run_dir) flags.run_dir = "/run-dir";
-  // Local workers without it end with their coordinator.
+  // Without a run directory local workers end with their coordinator.
   const bool may_die = site->has_run_dir || !flags.local_workers;
   if (may_die && random.Chance(0.4)) plan.num_coordinator_deaths = static_cast<int>(random.Between(1, 2));
   site->weights[0][1] = flags.model.back();

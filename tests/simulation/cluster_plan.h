@@ -16,7 +16,7 @@ struct ClusterPlan {
   bool resizes = false;             // the KV cache
   int idle_level = 1;               // at which an idle engine sleeps
   int num_coordinator_deaths = 0;   // at most
-  bool rolls = false;               // replicas are restarted, one after the other
+  bool rolls = false;               // replicas are restarted one by one
 };
 
 // Sets the site's model and disk, too. `with_stages`: the ranks are the stages of a pipeline; the rest of the

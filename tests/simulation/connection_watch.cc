@@ -1,5 +1,5 @@
-// ConnectionWatch over the simulated network. A simulated coordinator has no successor, so nobody looks for
-// one.
+// ConnectionWatch over the simulated network. A simulated coordinator has no successor, so that nobody looks
+// for a successor.
 
 #include "worker/connection_watch.h"
 

@@ -1,4 +1,4 @@
-// The calls of the system are defined here, so no header may have put checking ones in their places.
+// The calls of the system are defined here, so no header may have put checking calls in their places.
 #undef _FORTIFY_SOURCE
 #include "tests/simulation/disk.h"
 
@@ -19,7 +19,7 @@
 
 namespace somnus {
 
-// Threads do it all: what a ring of the kernel does the simulation does not see.
+// Threads do all: the simulation does not see the work of a ring of the kernel.
 std::unique_ptr<SpillIo> MakeUringSpillIo(int, int) { return nullptr; }
 
 namespace simulation {
@@ -27,7 +27,7 @@ namespace {
 
 Disk* the_disk = nullptr;
 
-constexpr double kShortProbability = 0.1;         // a call moves less than it was asked for
+constexpr double kShortProbability = 0.1;         // a call moves less than asked for
 constexpr double kInterruptedProbability = 0.02;  // a call moves nothing, and is to be made again
 
 }  // namespace
@@ -127,7 +127,7 @@ int Disk::Allocate(int file, int mode, int64_t offset, int64_t bytes) {
   if (!preallocates_) return -EOPNOTSUPP;
   if (IsFullNow()) return -ENOSPC;
   for (int64_t page = first; page < end; ++page) {
-    if (const int error = TakePage(changed, page); error != 0) return error;  // keeps what it has taken
+    if (const int error = TakePage(changed, page); error != 0) return error;  // keeps the pages taken so far
   }
   changed->size = std::max(changed->size, offset + bytes);
   return 0;
@@ -203,7 +203,7 @@ namespace {
 
 using somnus::simulation::Disk;
 
-// The disk, where `file` is one of its files.
+// The disk, where `file` is a file on the disk.
 Disk* DiskOf(int file) { return file >= Disk::kFirstFile ? Disk::current() : nullptr; }
 
 // As the system returns it.

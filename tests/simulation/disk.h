@@ -1,9 +1,10 @@
 #pragma once
 // The disk that the ranks of a simulated host share for their spill files. SpillFile and the threads that
-// read and write the file are the product's own: disk.cc defines their system calls.
+// read and write the file are the product's own: disk.cc defines the system calls.
 //
-// A file has no name and belongs to one process, and its space is free again when the file is closed or the
-// process ends. The file system's abilities are drawn: O_DIRECT, space that is taken before a write, holes.
+// A file has no name and belongs to one process, and the file's space is free again when the file is closed
+// or the process ends. The file system's abilities are drawn: O_DIRECT, space that is taken before a write,
+// holes.
 
 #include <cstdint>
 #include <map>

@@ -13,7 +13,7 @@ class ErrorsOfFaults {
  public:
   ErrorsOfFaults(const Site* site, const Faults* faults) : disk_(site->disk), faults_(*faults) {}
 
-  // Each error of a disk has a fault of its own, so an error of a disk is explained once.
+  // Each error of a disk has a separate fault, so an error of a disk is explained once.
   bool Explain(const absl::Status& status) {
     if (absl::IsResourceExhausted(status) && std::exchange(seen_full_, disk_.num_full()) < disk_.num_full())
       return true;

@@ -20,7 +20,8 @@ constexpr double kLinkProbability = 0.2;  // of a fault in a pipeline
 
 void Faults::Plan(absl::Duration span) {
   Random& random = site_.world.random();
-  // The most is drawn twice as often as another number: what several faults do together is less known.
+  // The most is drawn twice as often as another number: the effects of several faults together are less
+  // known.
   num_left_ = static_cast<int>(std::min<int64_t>(random.Between(0, kMaxFaults + 1), kMaxFaults));
   // Streams open and caches fill at the beginning.
   if (random.Chance(0.3)) span = std::min(span, kBeginning);
@@ -41,14 +42,14 @@ void Faults::StrikeAfter(absl::Duration delay) {
   });
 }
 
-// It must change nothing, and does not count: the group may not be lost for it.
+// The jump must change nothing, and does not count: no group may be lost by a jump.
 void Faults::JumpWallClock() {
   World& world = site_.world;
   world.JumpWallClock(world.random().Between(-absl::Hours(2), absl::Hours(2)));
   world.Log(absl::StrCat("the wall clock is now off by ", absl::FormatDuration(world.wall_offset())));
 }
 
-// No worker is replaced for it: a sleep or a wake-up fails, and the next one may succeed.
+// No worker is replaced after a fault of a disk: a sleep or a wake-up fails, and the next may succeed.
 void Faults::StrikeDisk() {
   Random& random = site_.world.random();
   switch (random.Between(0, 2)) {
@@ -88,14 +89,14 @@ void Faults::Strike(int rank) {
   if (may_break_disk_ && random.Chance(kDiskProbability)) return StrikeDisk();
   if (site_.has_stages && random.Chance(kLinkProbability)) return StrikeLink(pid);
   const int64_t kind = random.Between(0, may_damage_ ? 10 : 9);
-  // A step that fails, and one that takes a little longer, is no reason to replace the worker; nor is a
-  // connection that breaks, unless it is a local one, which breaks when its worker ends.
+  // A step that fails, and a step that takes a little longer, is no reason to replace the worker; nor is a
+  // connection that breaks, unless the connection is local, and breaks when its worker ends.
   worker.may_end |= kind == 5 ? worker.local : kind != 6 && kind != 7 && kind != 10;
   switch (kind) {
     case 0:
     case 1:
       return world.Kill(pid, "was killed by signal 9 (Killed)");
-    case 2:  // for good, until somebody kills it
+    case 2:  // for good, until somebody kills the worker
       return world.Stop(pid);
     case 3:  // for a while, which may be long enough to be replaced
       world.Stop(pid);
@@ -120,7 +121,7 @@ void Faults::Strike(int rank) {
     case 8:
       worker.load_delay = random.Between(absl::Milliseconds(100), absl::Seconds(10));
       world.Log(absl::StrCat(world.name(pid), ": its disk is slow"));
-      // It is read again by its successor, or after a sleep at level 2.
+      // The successor reads the disk again, or a wake-up after a sleep at level 2.
       if (random.Chance(0.5)) world.Kill(pid, "was killed by signal 9 (Killed)");
       return;
     case 9:

@@ -1,5 +1,5 @@
 #pragma once
-// The faults of a simulated cluster, and their times.
+// The faults of a simulated cluster, and the times of the faults.
 
 #include "absl/time/time.h"
 #include "tests/simulation/site.h"
@@ -16,7 +16,7 @@ class Faults {
   void DamageBackups() { may_damage_ = true; }
   // The disk that backups are on may be damaged, too.
   void BreakDisk() { may_break_disk_ = true; }
-  // A fault of another kind has struck, beyond the faults that are planned here.
+  // A fault of a different kind has struck, beyond the faults that are planned here.
   void CountOther() { ++num_struck_; }
   int num_struck() const { return num_struck_; }
   // A sleep or a wake-up may return an error, for no other reason than this.

@@ -1,6 +1,6 @@
 #pragma once
-// All worker processes of a simulated cluster: remote workers are started, and started again when they end,
-// as Slurm and Kubernetes do; at the end nobody is left.
+// All worker processes of a simulated cluster: remote workers are started, and started again at their end, as
+// Slurm and Kubernetes do; at the end nobody is left.
 
 #include <cstdint>
 #include <string>
@@ -14,7 +14,7 @@ class Fleet {
  public:
   explicit Fleet(Site* site) : site_(*site), world_(site->world) {}
 
-  // Starts the remote workers of the group whose flags these are.
+  // Starts the remote workers of the group with the given flags.
   void StartRemote(const Flags& flags, int group);
   // Whether a worker that ends is started again.
   bool restarts() const { return restarts_; }

@@ -192,12 +192,12 @@ struct ClientStream::State {
   ClientContext* context;
   CompletionQueue* queue;
   std::shared_ptr<Call> call;
-  void *start = nullptr, *read = nullptr, *finish = nullptr;  // tags of what is under way
+  void *start = nullptr, *read = nullptr, *finish = nullptr;  // tags of the operations under way
   std::function<bool(const std::string&)> parse;
   Status* status = nullptr;
 
   void OnChange() {
-    // It ends when the beginning of the call is sent, not when the server has it.
+    // The start ends when the beginning of the call is sent, not when the server has the beginning.
     const bool sent = call->connection->connected || call->accepted;
     if (start != nullptr && (sent || call->over))
       queue->End(std::exchange(start, nullptr), !call->over, call->number);

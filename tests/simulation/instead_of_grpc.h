@@ -1,8 +1,8 @@
 #pragma once
 // Comes first in every file of the simulation (by -include), also in files of the product that are compiled
 // once more for the simulation: gRPC's own headers, and generated headers, count as included already, and the
-// simulation's classes stand in their place. These classes are in a namespace of another name, since a linked
-// library may bring the real classes.
+// simulation's classes stand in their place. The simulation's classes are in a namespace of another name,
+// since a linked library may bring the real classes.
 
 #define grpc simulated_grpc
 

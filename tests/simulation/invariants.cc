@@ -90,8 +90,8 @@ void Invariants::CheckState() {
   }
 }
 
-// One replica's ranks, of which the engine, or the replica, says that they are in `state`. Replicas that are
-// awake serve the same version of the weights, except while the weights are being changed.
+// One replica's ranks, which are in `state` by the word of the engine or the replica. Replicas that are awake
+// serve the same version of the weights, except while the weights are being changed.
 void Invariants::CheckGroup(int replica, EngineState state, const EngineStats& stats, int64_t* version) {
   if (!IsWell(state, replica)) return;
   const bool may_differ = !stats.replicas.empty() && changes_weights_();
@@ -117,7 +117,7 @@ bool Invariants::IsAtRest(const EngineStats& stats) const {
   return true;
 }
 
-// Those of the group that live; others were given up by it, or are about to be.
+// The living members of the group; the group has given up the rest, or is about to.
 std::vector<Invariants::Member> Invariants::Members(int replica, int64_t epoch) const {
   std::vector<Member> members;
   for (const auto& [pid, process] : site_.workers) {
@@ -155,7 +155,7 @@ void Invariants::CheckVersion(const Member& member, int64_t* common) {
   Violate(member, absl::StrCat("serves version ", version, " of the weights, another one ", *common));
 }
 
-// Every rank's cache has the blocks that the engine gives out, in what the rank says and in its memory.
+// Every rank's cache has the blocks that the engine gives out, in the rank's report and in the rank's memory.
 void Invariants::CheckSize(const Member& member, int32_t mapped_blocks) {
   const int32_t own = member.snapshot.num_mapped_blocks();
   if (TotalBlocks(own) != mapped_blocks) {
@@ -185,7 +185,7 @@ void Invariants::CheckHostTier(const Member& member) {
   if (bytes != 0) Violate(member, absl::StrCat("holds ", bytes, " bytes for blocks that nobody keeps"));
 }
 
-// A file has the space of the backups in it, in whole pages, and no other.
+// A file has the space of the backups within, in whole pages, and no more.
 void Invariants::CheckDisk(const Member& member) {
   if (!site_.spills) return;
   int64_t backups = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// The invariants between a simulated engine and its workers: the engine's published state, sizes and bytes
+// The invariants between a simulated engine and the workers: the engine's published state, sizes and bytes
 // agree with every rank of the engine's epoch.
 
 #include <cstdint>
@@ -47,7 +47,7 @@ class Invariants {
     v1::WorkerStatusResponse status;
   };
 
-  // The engine is awake or asleep, with all of its replicas, and nothing is known to be lost.
+  // The engine is awake or asleep, with all replicas, and nothing is known to be lost.
   bool IsAtRest(const EngineStats& stats) const;
   bool IsWell(EngineState state, int replica) const;
   std::vector<Member> Members(int replica, int64_t epoch) const;

@@ -129,7 +129,7 @@ class ModelsCluster {
   World& world_ = site_.world;
   Random& random_ = site_.world.random();
   const ModelsPlan plan_;
-  const Flags& flags_ = plan_.models[0].engine.flags;  // those that are the same for all models
+  const Flags& flags_ = plan_.models[0].engine.flags;  // options that are the same for all models
   Faults faults_;
   ErrorsOfFaults errors_of_faults_;
   Fleet fleet_;

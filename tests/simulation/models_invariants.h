@@ -1,6 +1,6 @@
 #pragma once
-// The invariants between several simulated models: together the models keep to the budgets, and a model that
-// sleeps has given its memory back.
+// The invariants between several simulated models: together the models keep to the budgets, and a sleeping
+// model has given memory back.
 
 #include <cstdint>
 #include <vector>
@@ -19,12 +19,12 @@ class ModelsInvariants {
   void CheckDeviceMemory();
   // The host memory of all workers is within the budget. To be called at any time.
   void CheckHostMemory();
-  // The model, whose engine says that all of its tags sleep, has no device memory.
+  // A model has no device memory when its engine says that all tags sleep.
   void CheckAsleep(int model);
 
  private:
-  // The sum over the ranks of all models. A process whose place another process has taken still has its
-  // memory for a while, so that a rank counts once.
+  // The sum over the ranks of all models. A process whose place a new process has taken still has memory for
+  // a while, so that a rank counts once.
   template <typename Bytes>
   int64_t SumOverRanks(const Bytes& bytes) const;
 

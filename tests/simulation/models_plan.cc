@@ -54,7 +54,7 @@ SharingModel DrawSharing(Random* random, const Flags& flags, bool slo) {
   return sharing;
 }
 
-// The first model is pinned where two others are left to share the rest.
+// The first model is pinned where two models are left to share the rest.
 void DrawPin(Random* random, ModelsPlan* plan) {
   if (plan->models.size() > 2 && random->Chance(0.3)) plan->models[0].sharing.pinned = true;
 }
@@ -88,7 +88,7 @@ void DrawTimes(Random* random, ModelsPlan* plan) {
   SharedDevicesOptions& devices = plan->devices;
   devices.residency.turn = random->Between(absl::Milliseconds(5), absl::Milliseconds(500));
   devices.residency.minimum_stay = random->Between(absl::ZeroDuration(), absl::Milliseconds(100));
-  // Simulated models switch in a time in which they could end all requests.
+  // Simulated models switch in a time in which all requests could end.
   if (random->Chance(0.7)) devices.residency.stay_factor = 0;
   devices.residency.max_wait = random->Between(absl::Milliseconds(100), absl::Seconds(4));
   devices.retry.first_pause = random->Between(absl::Milliseconds(50), absl::Seconds(1));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Copies a source in which one piece of text is another one: mutate.py SOURCE COPY GOOD WRONG.
+"""Copies a source with one piece of text replaced: mutate.py SOURCE COPY GOOD WRONG.
 
 Fails when the text is not there exactly once: the list of mutations has to follow the source.
 """

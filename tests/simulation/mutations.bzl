@@ -20,7 +20,7 @@ MUTATIONS = {
     # The rollback.
     "recovery_keeps_steps": (
         "coordinator/engine/step_loop.cc",
-        "EndSuspects(parts_.scheduler.Recover(), reason);\n  SwitchState",
+        "requests_.EndSuspects(parts_.scheduler.Recover(), reason);\n  SwitchState",
         "SwitchState",
     ),
     "recovery_keeps_prefix_cache": (

@@ -74,7 +74,7 @@ void Network::NoteUnknown(int coordinator, int worker, int64_t epoch) {
   if (adopted != adopted_at_.end() && epoch > adopted->second) given_up_.insert(worker);
 }
 
-// Servers learn of the end of their client as of cancellations.
+// A server learns of a client's end as of a cancellation.
 void Network::AbandonCalls(int client) {
   std::vector<std::shared_ptr<Call>> abandoned;
   for (const auto& [number, call] : calls_) {
@@ -94,8 +94,8 @@ void Network::Reset(int process) {
   }
 }
 
-// The server knows at once. The client learns it a moment later, of all calls together, and also of those
-// that it has sent meanwhile.
+// The server knows at once. The client learns the end a moment later, of all calls together, and also of
+// calls that the client has sent meanwhile.
 void Network::Sever(const std::shared_ptr<Connection>& connection) {
   if (IsSevered(*connection, connection->generation)) return;
   connection->num_severed = connection->generation + 1;
@@ -109,7 +109,7 @@ void Network::Sever(const std::shared_ptr<Connection>& connection) {
     connection->connected = false;
     world_->Wake(connection.get());
     for (const std::shared_ptr<Call>& call : SeveredCalls(connection)) {
-      if (call->listener == nullptr) call->served = true;  // it does not arrive any more
+      if (call->listener == nullptr) call->served = true;  // the message does not arrive any more
       Learn(call, grpc::Status(grpc::UNAVAILABLE, "Socket closed"));
       Forget(call);
     }

@@ -3,8 +3,8 @@
 //
 // Messages of a call arrive in order, messages of different calls in any order. A lost packet is a late
 // packet, as with TCP; some networks lose many. A cut holds back everything between a process and the rest
-// until the end of the cut. The end of a process, and a reset, break its connections: calls under way end
-// with UNAVAILABLE, at once or when a cut ends.
+// until the end of the cut. The end of a process, and a reset, break the process's connections: calls under
+// way end with UNAVAILABLE, at once or when a cut ends.
 
 #include <cstdint>
 #include <deque>
@@ -98,8 +98,8 @@ class Network {
   absl::Duration Latency();
 
   // A coordinator has replied to a worker whose group has the given epoch: the worker is a member from now
-  // on, or is none. In the latter case the worker was given up if a group of that coordinator had begun with
-  // that worker; a worker that falls silent before that may come again.
+  // on, or is no member. In the latter case the worker was given up if a group of that coordinator had begun
+  // with that worker; a worker that falls silent before that may come again.
   void NoteAdopted(int coordinator, int worker, int64_t epoch);
   void NoteUnknown(int coordinator, int worker, int64_t epoch);
   bool given_up(int worker) const { return given_up_.count(worker) > 0; }

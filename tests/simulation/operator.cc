@@ -17,7 +17,7 @@ bool HasLostItsBackup(const absl::Status& status) {
 }
 
 void Operator::Work(absl::Duration span) {
-  if (!IsAwake()) {  // as an earlier coordinator has left it
+  if (!IsAwake()) {  // as left by an earlier coordinator
     world_.Sleep(random_.Between(absl::ZeroDuration(), span));
     MakeAwake();
   }
@@ -97,7 +97,7 @@ void Operator::MakeAwake() {
       if (!status.ok() && engine_.Stats().needs_weights) ChangeWeights(/*updates=*/false);
       if (absl::IsUnavailable(status)) GiveWay();
     } else if (site_.num_replicas > 1) {
-      // One replica may lack its weights while another replica serves.
+      // A replica may lack weights while another replica serves.
       if (!status.ok() && engine_.Stats().needs_weights) ChangeWeights(/*updates=*/false);
       ReviveFailed();
     }

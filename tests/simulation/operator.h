@@ -15,7 +15,7 @@ namespace somnus::simulation {
 
 class Operator {
  public:
-  // `note` is called after every call, with its name and result.
+  // `note` is called after every call, with the call's name and result.
   Operator(Site* site, Faults* faults, Engine* engine,
            std::function<void(const std::string&, const absl::Status&)> note, int model = 0)
       : site_(*site),
@@ -26,18 +26,18 @@ class Operator {
         note_(std::move(note)),
         model_(model) {}
 
-  // From now on the operator writes to the checkpoints' files now and then: wake-ups with these files as
-  // their backup fail until a sleep at level 2 gives the backup up.
+  // From now on the operator writes to the checkpoints' files now and then: wake-ups with the files as backup
+  // fail until a sleep at level 2 gives the backup up.
   void TouchFiles() { touches_files_ = true; }
   // Up to a few rounds, with pauses of up to `span`.
   void Work(absl::Duration span);
-  // Leaves the engine awake, with all of its replicas; brings weights where weights are stale.
+  // Leaves the engine awake, with all replicas; brings weights where weights are stale.
   void MakeAwake();
   // Afterwards a checkpoint has the weights.
   void ReloadCheckpoint();
   int num_sleeps() const { return num_sleeps_; }
   int num_weights_changes() const { return num_weights_changes_; }
-  // While a change of the weights is under way the engine says that it is asleep, and ranks are awake.
+  // During a change of the weights the engine says "asleep", and ranks are awake.
   bool changes_weights() const { return changes_weights_; }
   bool is_calling() const { return is_calling_; }
 
@@ -74,7 +74,7 @@ class Operator {
   bool touches_files_ = false;
 };
 
-// Whether a wake-up failed because its backup, the checkpoint, has changed.
+// Whether a wake-up failed because the checkpoint, as the backup, has changed.
 bool HasLostItsBackup(const absl::Status& status);
 
 }  // namespace somnus::simulation

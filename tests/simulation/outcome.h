@@ -1,5 +1,5 @@
 #pragma once
-// What became of one simulated run.
+// The result of one simulated run.
 
 #include <cstdint>
 #include <map>
@@ -7,7 +7,7 @@
 
 namespace somnus::simulation {
 
-// How often something was done, by its name in a report ("requests"), to see that runs try something.
+// How often something was done, by the name in a report ("requests"), to see that runs try something.
 using Counts = std::map<std::string, int64_t>;
 
 struct Outcome {

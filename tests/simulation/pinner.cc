@@ -39,7 +39,7 @@ void Pinner::Pin() {
   if (pin->num_held > pin->num_blocks)
     world_.Violate(absl::StrCat(pin->num_held, " blocks are held of ", pin->num_blocks));
   ++num_pins_;
-  // One that is pinned already keeps its first id.
+  // A prefix that is pinned already keeps the first id.
   if (std::find(pinned_.begin(), pinned_.end(), pin->id) == pinned_.end()) pinned_.push_back(pin->id);
 }
 

@@ -1,6 +1,5 @@
 #pragma once
-// Somebody who pins prefixes that clients' prompts begin with, and unpins them, regardless of all other
-// events.
+// Somebody who pins and unpins prefixes that clients' prompts begin with, regardless of all other events.
 
 #include <string>
 #include <utility>

@@ -30,7 +30,7 @@ int GroupOf(const std::vector<std::string>& command) {
   return group;
 }
 
-// Outlives the object: an end may be reaped after it.
+// Outlives the object: an end may be reaped after the object's end.
 struct Children {
   WorkerProcesses::ExitCallback on_exit;
   int group = 0;
@@ -110,7 +110,7 @@ class SimulatedProcesses : public WorkerProcesses {
  private:
   void Start(int rank) {
     Site& site = Site::current();
-    // One that an earlier coordinator has not written down before its end leaves by itself.
+    // A worker that an earlier coordinator has not written down in time leaves by itself.
     for (const int pid : site.LiveWorkers(children_->group, rank)) {
       if (site.workers[pid].parent == site.world.current_process())
         site.world.Violate(absl::StrCat("rank ", rank, " gets a process while its last one lives"));

@@ -129,7 +129,7 @@ class SimulatedLink : public StageLink {
   WorkerProcess& self_;
 };
 
-// The epoch is the end of the group's name, but for the name's part that says which stage or link it is.
+// The epoch is the end of the group's name, but for the part that names a stage or a link.
 void CheckEpoch(Site& site, const std::string& group_name, int pid) {
   std::vector<std::string> parts = absl::StrSplit(group_name, '-');
   if (parts.back().front() == 's' || parts.back().front() == 'l') parts.pop_back();

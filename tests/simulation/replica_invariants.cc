@@ -50,7 +50,7 @@ void ReplicaInvariants::CheckSame() const {
   world_.LookAround([this] { CheckSameNow(); });
 }
 
-// An engine that sleeps by itself may call its replicas at any time.
+// An engine that sleeps by itself may call replicas at any time.
 void ReplicaInvariants::CheckSameNow() const {
   const EngineStats stats = engine_->Stats();
   if (may_differ() || !stats.lifecycle_call.name.empty()) return;

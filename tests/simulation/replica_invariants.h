@@ -23,7 +23,7 @@ class ReplicaInvariants : public EngineObserver {
   ReplicaInvariants(Site* site, const Faults* faults, std::function<bool()> changes_weights)
       : world_(site->world), faults_(*faults), changes_weights_(std::move(changes_weights)) {}
 
-  // The engine whose observer this is.
+  // The engine with this observer.
   void SetEngine(const Engine* engine);
   // To be called after every lifecycle call, with the call's name and result.
   void NoteCall(const std::string& what, const absl::Status& status);

@@ -13,7 +13,7 @@ void Resizer::Work(absl::Duration span) {
   for (int64_t i = random_.Between(1, kMaxRounds); i > 0; --i) {
     world_.Sleep(random_.Between(absl::ZeroDuration(), span));
     const int32_t max_blocks = engine_.Stats().max_blocks;
-    // The smallest one is asked for often: nothing but what is used is in its way.
+    // The smallest size is asked for often: only used blocks are in the way.
     Resize(random_.Chance(0.4) ? 0 : static_cast<int32_t>(random_.Between(0, max_blocks)));
     if (random_.Chance(0.3)) Resize(max_blocks);
   }

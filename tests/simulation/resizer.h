@@ -15,7 +15,7 @@ namespace somnus::simulation {
 
 class Resizer {
  public:
-  // `note` is called after every call, with its name and result.
+  // `note` is called after every call, with the call's name and result.
   Resizer(Site* site, Engine* engine, std::function<void(const std::string&, const absl::Status&)> note)
       : world_(site->world), random_(site->world.random()), engine_(*engine), note_(std::move(note)) {}
 

@@ -1,6 +1,5 @@
 #pragma once
-// Restarts the workers of a simulated engine's replicas, one replica after the other, regardless of all other
-// events.
+// Restarts the workers of a simulated engine's replicas, replica by replica, regardless of all other events.
 
 #include <functional>
 #include <string>
@@ -15,7 +14,7 @@ namespace somnus::simulation {
 
 class Roller {
  public:
-  // `note` is called after every call, with its name and result.
+  // `note` is called after every call, with the call's name and result.
   Roller(Site* site, Engine* engine, std::function<void(const std::string&, const absl::Status&)> note)
       : site_(*site),
         world_(site->world),

@@ -1,5 +1,5 @@
-// A run directory, and the processes that it names, over the simulation's own: what outlives a coordinator.
-// The group file is the product's, as text.
+// A run directory, which outlives a coordinator, over the simulation's processes. The group file is the
+// product's, as text.
 
 #include "base/run_dir.h"
 

@@ -29,7 +29,7 @@ void Write(uint64_t seed, const Outcome& outcome, std::FILE* out) {
   std::fflush(out);
 }
 
-// A child process that runs seeds one after another, and ends after a violation.
+// A child process that runs seeds in turn, and ends after a violation.
 void RunChild(const Scenario& scenario, uint64_t first, uint64_t end, bool verbose, int out) {
   std::FILE* const lines = fdopen(out, "w");
   for (uint64_t seed = first; seed < end; ++seed) {
@@ -40,7 +40,7 @@ void RunChild(const Scenario& scenario, uint64_t first, uint64_t end, bool verbo
   _exit(0);
 }
 
-// Adds what a line says; returns the seed of a line that ends a seed, else 0.
+// Adds the figures of a line; returns the seed of a line that ends a seed, else 0.
 uint64_t Read(const char* line, Counts* counts, Summary* summary) {
   int64_t count = 0;
   uint64_t seed = 0, trace = 0;

@@ -1,6 +1,6 @@
 #pragma once
-// Runs many simulations in processes of their own: memory of a killed worker stays allocated until the
-// process ends, and a crash of the code under test is the failure of one seed.
+// Runs many simulations in separate processes: memory of a killed worker stays allocated until the process
+// ends, and a crash of the code under test is the failure of one seed.
 
 #include <cstdint>
 #include <map>

@@ -109,7 +109,7 @@ bool SimulatedModel::may_stay() const {
   return operates_ || world_.now() < operated_until_ + options_.operator_wait || loop_->Stats().only_copy;
 }
 
-// An operator helps where requests cannot wake a model, and where a model cannot sleep for another model.
+// An operator helps where requests cannot wake a model, and where a model cannot give way by a sleep.
 void SimulatedModel::Help() {
   const EngineStats stats = engine_->Stats();
   const bool bounds_host = options_.residency.host_memory_budget < kNoBudget;

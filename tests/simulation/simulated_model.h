@@ -1,6 +1,6 @@
 #pragma once
-// One of several models of a simulated cluster: its group of workers, its engine behind SharedDevices, its
-// operator and its clients, and what must hold for the model.
+// One of several models of a simulated cluster: a group of workers, an engine behind SharedDevices, an
+// operator and clients, and the invariants of the model.
 
 #include <cstdint>
 #include <functional>
@@ -27,7 +27,7 @@
 
 namespace somnus::simulation {
 
-// The parts of the cluster that its models share. All are borrowed.
+// The parts of the cluster that all models share. All are borrowed.
 struct SharedParts {
   Site* site;
   Faults* faults;
@@ -44,7 +44,7 @@ class SimulatedModel : public EngineObserver {
   SimulatedModel(const SharedParts& parts, const ModelPlan& plan, const SharedDevicesOptions& devices,
                  int number);
 
-  // Starts the workers and makes the engine, as the server does for each of its models in turn.
+  // Starts the workers and makes the engine, as the server does for each model in turn.
   absl::Status Load();
   // Adds clients, and starts the threads of clients and of the operator, which act for about `span`.
   std::vector<uint64_t> BeginServing(absl::Duration span);

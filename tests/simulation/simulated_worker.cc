@@ -32,7 +32,7 @@ constexpr int64_t kRegionBytes = FakeVmmDriver::kUnit;
 constexpr absl::Duration kExitPatience = absl::Seconds(2);
 constexpr int64_t kSpilledBytes =
     Disk::kPageBytes + kRegionBytes;  // of weights whose backup is a file: two pages
-constexpr int64_t kWeightBytes = 2;   // all have the letter of the weights; fewer: they are being replaced
+constexpr int64_t kWeightBytes = 2;   // all have the letter of the weights; fewer: a replacement is under way
 constexpr int kSlowness = 5;          // how many times longer a slow stage computes
 
 // In front of the hidden states that a stage sends to the next stage.
@@ -42,7 +42,7 @@ struct StreamHeader {
   int64_t stage = 0;  // the sender
 };
 
-// The files at a path, whose end is what the weights are (Site::weights).
+// The files at a path, whose end names the weights (Site::weights).
 class SimulatedCheckpoint : public FakeCheckpoint {
  public:
   explicit SimulatedCheckpoint(const std::string& path) : weights_(path.back()) {}
@@ -52,7 +52,7 @@ class SimulatedCheckpoint : public FakeCheckpoint {
   const char weights_;
 };
 
-// Memory whose every change takes a moment.
+// Memory in which every change takes a moment.
 class SimulatedMemory : public FakeVmmDriver {
  public:
   explicit SimulatedMemory(int pid) : pid_(pid) {
@@ -108,7 +108,7 @@ class SimulatedMemory : public FakeVmmDriver {
 
  private:
   WorkerProcess& self() { return Site::current().workers[pid_]; }
-  // A worker that leaves gives its memory back while other ranks may compute.
+  // A worker that leaves gives memory back while other ranks may compute.
   void CheckNothingComputes() {
     if (self().worker == nullptr) return;
     Site& site = Site::current();
@@ -125,7 +125,7 @@ class SimulatedMemory : public FakeVmmDriver {
   const int pid_;
   // Blocks that a worker on CPUs keeps in host memory are memory of this driver, too, and have other ranges.
   std::map<void*, int64_t> device_ranges_;   // bytes, by the first address
-  std::map<Handle, int64_t> device_memory_;  // bytes, once mapped in one of the ranges
+  std::map<Handle, int64_t> device_memory_;  // bytes, once mapped in a range
 };
 
 // Memory that is allocated as long as this lives is the device's.
@@ -199,7 +199,7 @@ class SimulatedRunner : public ModelRunner {
     batch_.SetNumBlocks(num_mapped_blocks);
     return absl::OkStatus();
   }
-  // Host blocks are known by their addresses.
+  // Host blocks are known by address.
   absl::Status SwapBlocks(SwapDirection direction, const KvHostPool& pool,
                           absl::Span<const BlockSwap> swaps) override {
     if (direction == SwapDirection::kToDevice && !self_.memory->Holds(kv_cache_, 1, 'k')) Forget();
@@ -278,7 +278,7 @@ class SimulatedRunner : public ModelRunner {
     }
     self_.memory->Fill(weights_, kWeightBytes, weights);
   }
-  // One tensor of an update, whose numbers are the letter; with the last one the weights are whole.
+  // One tensor of an update, whose numbers are the letter; with the last tensor the weights are whole.
   absl::Status Place(const Checkpoint& tensors, const TensorInfo& tensor) {
     world_.Sleep(world_.random().Between(absl::Microseconds(10), absl::Milliseconds(5)));
     float number = 0;
@@ -300,7 +300,7 @@ class SimulatedRunner : public ModelRunner {
     if (!place_.last()) RETURN_IF_ERROR(communicator_.SendToNextStage(&fingerprint, sizeof(fingerprint)));
     return samples() ? fingerprint : 0;
   }
-  // What the memory of weights holds; 0: nothing that is whole.
+  // The letter in the memory of weights; 0: no whole weights.
   char Weights() {
     for (char weights = 'a'; weights <= 'z'; ++weights)
       if (self_.memory->Holds(weights_, kWeightBytes, weights)) return weights;
@@ -319,13 +319,13 @@ class SimulatedRunner : public ModelRunner {
     if (Weights() == 0) world_.Violate("a step runs without weights");
     if (!self_.memory->Holds(kv_cache_, 1, 'k')) world_.Violate("a step runs without a KV cache");
   }
-  // The worker's own host tier has done them (SwapBlocks).
+  // The worker's own host tier has done the swaps (SwapBlocks).
   static v1::StepRequest WithoutSwaps(v1::StepRequest request) {
     request.clear_swap_outs();
     request.clear_swap_ins();
     return request;
   }
-  // What a step message of a good coordinator never is.
+  // A step message breaks the rules, as no message of a good coordinator does.
   absl::Status Broken(const absl::Status& status) {
     world_.Violate(absl::StrCat("a step breaks the rules: ", status.message()));
     return status;
@@ -336,7 +336,7 @@ class SimulatedRunner : public ModelRunner {
     RETURN_IF_ERROR(batch_.Add(request));
     RETURN_IF_ERROR(batch_.Schedule(request));
     for (const ScheduledSlot& slot : batch_.scheduled()) {
-      if (slot.samples && slot.num_drafts == 0) batch_.AppendToken(slot.slot, 0);  // nothing reads it
+      if (slot.samples && slot.num_drafts == 0) batch_.AppendToken(slot.slot, 0);  // nothing reads the value
     }
     return absl::OkStatus();
   }
@@ -487,7 +487,7 @@ void RunWorker(Site* site, int pid, const std::string& coordinator, const std::s
   StopSignal leave;
   const auto say_leave = [&leave] { leave.Stop(); };
   self.leave = say_leave;
-  // Until it has registered nobody but its parent knows of it.
+  // Until the registration nobody but the parent knows of the worker.
   const auto watches_parent = std::make_shared<bool>(self.local);
   if (self.local) {
     world.OnEnd(self.parent, [&world, &self, pid, watches_parent] {

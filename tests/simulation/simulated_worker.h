@@ -1,8 +1,8 @@
 #pragma once
-// A worker process: the product's Worker, its service and its link to the coordinator, over a simulated
-// device, with the model of tests/fakes/fake_worker.h. Every rank computes the whole model and the ranks
-// compare their results, so that a wrong block of any rank shows in the tokens. In a pipeline each stage goes
-// on from what the stage before has sent.
+// A worker process: the product's Worker, service and link to the coordinator, over a simulated device, with
+// the model of tests/fakes/fake_worker.h. Every rank computes the whole model and the ranks compare their
+// results, so that a wrong block of any rank shows in the tokens. In a pipeline each stage goes on from the
+// message of the stage before.
 
 #include <cstdint>
 #include <string>
@@ -14,7 +14,7 @@ namespace somnus::simulation {
 // The workers' fingerprint of the files at a path.
 inline std::string FilesOf(const std::string& path) { return "files of " + path; }
 
-// The device memory of a rank beside its KV cache.
+// The device memory of a rank beside the KV cache.
 constexpr int64_t kWorkspaceBytes = FakeVmmDriver::kUnit;
 int64_t WeightBytesOf(const Site& site);
 

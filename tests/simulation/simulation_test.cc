@@ -1,4 +1,4 @@
-// The simulation itself: the product holds its promises in every seed, and a seed is a run.
+// The simulation itself: the product holds all promises in every seed, and a seed is a run.
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ TEST_P(SeedsTest, AllInvariantsHold) {
   // The runs have tried something.
   EXPECT_GT(summary.counts.at("requests"), kSeedsOfOneTest);
   EXPECT_GT(summary.counts.at("faults"), kSeedsOfOneTest);
-  // Where a coordinator dies, the next one takes over what would have been a recovery.
+  // Where a coordinator dies, the next coordinator takes over instead of a recovery.
   EXPECT_GT(summary.counts.at("recoveries") + summary.counts.at("restarts of the coordinator"),
             kSeedsOfOneTest * 3 / 4);
   EXPECT_GT(summary.counts.at("recoveries"), kSeedsOfOneTest / 2);
@@ -43,7 +43,7 @@ TEST_P(SeedsTest, AllInvariantsHold) {
   EXPECT_GT(summary.counts.at("pins"), kSeedsOfOneTest / 2);
   EXPECT_GT(summary.counts.at("blocks swapped in"), kSeedsOfOneTest / 10);
   EXPECT_GT(summary.counts.at("cached tokens from host memory"), 0);
-  // A newcomer to a group that sleeps spills nothing: its backup is the checkpoint.
+  // A newcomer to a group that sleeps spills nothing: the newcomer's backup is the checkpoint.
   EXPECT_GT(summary.counts.at("writes to the disk"), kSeedsOfOneTest / 6);
   EXPECT_GT(summary.counts.at("errors of the disk"), kSeedsOfOneTest / 50);
   EXPECT_GT(summary.counts.at("clusters with replicas"), kSeedsOfOneTest / 5);
@@ -88,7 +88,7 @@ TEST(SeveralModelsTest, SeedsThatFoundFaultsHold) {
   }
 }
 
-// What simulate_cluster prints of the seeds from 1 on. `environment` is set for it.
+// The output of simulate_cluster for the seeds from 1 on. `environment` is set for the program.
 std::string RunProgram(const std::string& environment) {
   const std::string command =
       absl::StrCat(environment, " tests/simulation/simulate_cluster --seed=1 --seeds=", kReplayedSeeds);
@@ -120,7 +120,7 @@ TEST(ReplayTest, ASeedOfSeveralModelsOrStagesIsOneRun) {
   }
 }
 
-// Addresses, and what memory holds that nobody has written, are others in each process.
+// Addresses, and the contents of memory that nobody has written, differ from process to process.
 TEST(ReplayTest, ASeedIsOneRunInEveryProcess) {
   const Summary summary = RunSeeds(kOneModel, {1, kReplayedSeeds}, /*verbose=*/false);
   EXPECT_TRUE(summary.failures.empty()) << summary.Describe();

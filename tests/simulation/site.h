@@ -26,8 +26,8 @@ class Worker;
 
 namespace somnus::simulation {
 
-// The simulation's view of one worker process. The objects are the process' own, null before construction and
-// after destruction; the objects of a killed process stay unchanged.
+// The simulation's view of one worker process. The objects belong to the process: null before construction
+// and after destruction; the objects of a killed process stay unchanged.
 struct WorkerProcess {
   int group = 0;  // of a replica, or of a model
   int rank = 0;
@@ -36,7 +36,7 @@ struct WorkerProcess {
   int parent = 0;      // of a local worker: the coordinator that watches the process
   Worker* worker = nullptr;
   FakeVmmDriver* memory = nullptr;
-  int64_t device_bytes = 0;              // of weights, workspace and KV cache, as far as these are mapped
+  int64_t device_bytes = 0;              // of weights, workspace and KV cache, as far as mapped
   bool allocates_device_memory = false;  // ranges that are reserved now are for such memory
   std::function<void()> leave;           // the action of SIGTERM
   bool may_end = false;                  // some fault has struck for which a group may replace the worker
@@ -87,19 +87,19 @@ class Site {
   FakeWorkerOptions model;
   bool has_stages = false;  // ranks are stages of a pipeline
   int num_layers = 1;       // which the stages divide
-  int slow_stage = -1;      // whose steps take longer than those of other stages; -1: none
+  int slow_stage = -1;      // whose steps take longer than in other stages; -1: none
   StepWatch steps;
   int num_replicas = 1;                  // each is a group of ranks
-  int num_models = 1;                    // likewise; several models have one replica each
+  int num_models = 1;                    // as above; several models have one replica each
   std::map<int, WorkerProcess> workers;  // by pid
   std::map<std::string, std::shared_ptr<RankGroup>> groups;
   // How often somebody has written to the checkpoints' files. A reader finds the old contents, but a rank
-  // that has the files as its backup has lost the backup.
+  // with the files as backup has lost the backup.
   int64_t touches = 0;
   // The files of run directories, by path.
   std::map<std::string, std::string> files;
   int num_socket_dirs = 0;
-  bool has_run_dir = false;                 // local workers outlive their coordinator
+  bool has_run_dir = false;                 // local workers outlive the coordinator
   std::map<int, WeightsByVersion> weights;  // by model
 
   std::function<void(int pid)> on_worker_end;

@@ -1,6 +1,6 @@
 #pragma once
-// Which steps the ranks of a group compute, in each epoch, and the invariant on them: no more steps are in
-// flight than the coordinator may send ahead, and a rank's memory changes only when no rank computes.
+// Which steps the ranks of a group compute, in each epoch, and the invariant on these steps: no more steps
+// are in flight than the coordinator may send ahead, and a rank's memory changes only when no rank computes.
 
 #include <cstdint>
 #include <map>

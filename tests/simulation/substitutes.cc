@@ -1,5 +1,5 @@
-// What stands for the parts of the product that only a real machine has: the log, the process table,
-// the program, directories, certificates, and NCCL, which ranks on CPUs do not use.
+// Substitutes for the parts of the product that only a real machine has: the log, the process table, the
+// program, directories, certificates, and NCCL, which ranks on CPUs do not use.
 
 #include <memory>
 #include <string>
@@ -27,7 +27,7 @@ void Log(LogLevel level, fmt::string_view format, fmt::format_args args) {
   if (world != nullptr && world->verbose()) world->Log(fmt::vformat(format, args));
 }
 
-// A message with it is the same in every program that runs a seed.
+// A message with this text is the same in every program that runs a seed.
 const std::string& BuildId() {
   static const std::string* const id = new std::string("simulation");
   return *id;
@@ -58,8 +58,8 @@ absl::Status ExplainHandshake(const absl::Status& status) { return status; }
 
 std::string WhyNotRunning(pid_t) { return ""; }
 
-// Nothing listens in the directory: addresses are names. The groups of several replicas have directories of
-// their own.
+// Nothing listens in the directory: addresses are names. The groups of several replicas have separate
+// directories.
 absl::StatusOr<SocketDir> SocketDir::Create(const std::string& parent) {
   simulation::Site& site = simulation::Site::current();
   if (site.num_replicas == 1 && site.num_models == 1) return SocketDir(parent, -1);

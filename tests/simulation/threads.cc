@@ -1,5 +1,5 @@
 // Threads, locks and clocks of the simulation, under the names of pthreads and Abseil. The linker takes these
-// definitions before those of the libraries, also for code in libraries (std::thread, std::mutex,
+// definitions before the definitions in libraries, also for code in libraries (std::thread, std::mutex,
 // std::condition_variable, absl::Notification). Without a world, as before main, locks do nothing: there is
 // one thread.
 
@@ -22,7 +22,7 @@ using somnus::simulation::World;
 constexpr int64_t kWallSeconds = 1'700'000'000;  // of the world's beginning
 constexpr int64_t kMonotonicSeconds = 1'000;
 
-// What `clock` is ahead of the world's own.
+// How far `clock` is ahead of the world's clock.
 absl::Duration Offset(clockid_t clock) {
   if (clock != CLOCK_REALTIME) return absl::Seconds(kMonotonicSeconds);
   const World* world = World::current();
@@ -31,7 +31,7 @@ absl::Duration Offset(clockid_t clock) {
 
 bool Simulated() { return World::current() != nullptr && World::current()->on_fiber(); }
 
-// Takes the lock whose word is `word`: 0 when it is free, -1 for a writer, else the number of readers.
+// Takes the lock whose word is `word`: 0 for a free lock, -1 for a writer, else the number of readers.
 template <typename Word>
 void Take(Word* word, bool shared) {
   if (!Simulated()) return;
@@ -47,10 +47,10 @@ bool TryTake(Word* word, bool shared) {
   return true;
 }
 
-// What they block on who have released the lock until a condition has come true.
+// The fibers that have released the lock until a condition has come true block here.
 const void* WaitersOf(const void* word) { return static_cast<const char*>(word) + 1; }
 
-// `changes`: what the lock covers may be another than when it was taken.
+// `changes`: the state under the lock may have changed since the lock was taken.
 template <typename Word>
 void Give(Word* word, bool changes = true) {
   if (!Simulated()) return;
@@ -139,8 +139,9 @@ namespace {
 
 std::intptr_t* WordOf(std::atomic<std::intptr_t>* word) { return reinterpret_cast<std::intptr_t*>(word); }
 
-// Unlocks `word` until `condition` may have come true. False: it is false, and the deadline has passed.
-// Whoever has only looked at its condition is no reason for others to look at theirs.
+// Unlocks `word` until `condition` may have come true. False: `condition` is false, and the deadline has
+// passed. A fiber that has only looked at a condition is no reason for other fibers to look at their
+// conditions.
 bool AwaitOn(std::intptr_t* word, const Condition& condition, absl::Duration deadline) {
   for (bool changes = true; !condition.Eval(); changes = false) {
     const bool shared = *word > 0;
@@ -168,8 +169,8 @@ int64_t GetCurrentTimeNanos() {
 Time Now() { return FromUnixNanos(GetCurrentTimeNanos()); }
 
 Mutex::~Mutex() {}
-// Others go first now and then at these locks alone: pthreads' are also those of libraries, which take some
-// at their first use only, and a seed must do the same in every process.
+// Other fibers go first now and then at these locks alone: pthreads' locks are also taken by libraries, some
+// at the first use only, and a seed must do the same in every process.
 void Mutex::Lock() {
   if (Simulated()) World::current()->MaybeYield();
   Take(WordOf(&mu_), /*shared=*/false);

@@ -38,7 +38,7 @@ struct World::Thread {
   std::function<void()> body;
   std::unique_ptr<Fiber> fiber = std::make_unique<Fiber>();  // null once the thread has ended
   const void* blocked_on = nullptr;
-  uint64_t wait = 0;  // counts the waits, so that the end of an old one is known as such
+  uint64_t wait = 0;  // counts the waits, so that the end of an old wait is known as such
   bool woken = false;
   bool ended = false;
 
@@ -99,7 +99,7 @@ int World::NewProcess(const std::string& name) {
   return process.pid;
 }
 
-// `self` runs, and keeps its stack for a moment.
+// `self` runs, and keeps the stack for a moment.
 void World::End(Process* process, const Thread* self, const std::string& how) {
   if (!process->alive) return;
   process->alive = false;
@@ -172,8 +172,8 @@ void World::Join(uint64_t thread) {
 
 void World::Ready(Thread* thread) {
   if (!thread->process->alive) return;
-  // In the order of their numbers, not in that of the calls: some code of the product goes through sets of
-  // pointers, whose order differs from run to run.
+  // In the order of numbers, not of calls: some code of the product goes through sets of pointers, whose
+  // order differs from run to run.
   std::vector<Thread*>& others = thread->process->stopped ? thread->process->parked : ready_;
   others.insert(std::lower_bound(others.begin(), others.end(), thread,
                                  [](const Thread* a, const Thread* b) { return a->number < b->number; }),

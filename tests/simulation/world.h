@@ -6,8 +6,8 @@
 // lock a fiber lets other fibers go first now and then. The next fiber, and everything else that happens by
 // chance, is drawn from the seed: the same seed gives the same run.
 //
-// A killed process does nothing any more: its fibers are never resumed, their objects are not destroyed, and
-// the memory stays allocated until the host process ends.
+// A killed process does nothing any more: the process's fibers are never resumed, their objects are not
+// destroyed, and the memory stays allocated until the host process ends.
 
 #include <cstdint>
 #include <functional>

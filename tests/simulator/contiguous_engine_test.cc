@@ -112,7 +112,7 @@ TEST(OrcaEngineTest, OneThatHasNoRoomWaitsUntilAnotherEnds) {
   Step(engine.get(), &result);
   EXPECT_EQ(result.ended, std::vector<int64_t>{0});
   const StepLoad third = Step(engine.get(), &result);
-  EXPECT_EQ(third.prefill_tokens, 4);  // the third one joins while the second one goes on
+  EXPECT_EQ(third.prefill_tokens, 4);  // the third joins while the second goes on
   EXPECT_EQ(third.decode_sequences, 1);
   EXPECT_EQ(result.ended, (std::vector<int64_t>{0, 2}));
 }
@@ -136,13 +136,13 @@ TEST(RequestBatchEngineTest, ABatchEndsAsAWhole) {
   for (const auto& request : {Request(0, 4, 1), Request(1, 10, 3), Request(2, 4, 1)})
     ASSERT_TRUE(engine->Add(request).ok());
   StepResult result;
-  EXPECT_EQ(Step(engine.get(), &result).prefill_tokens, 20);  // both are as long as the longer one
+  EXPECT_EQ(Step(engine.get(), &result).prefill_tokens, 20);  // both are as long as the longer request
   EXPECT_EQ(result.first_tokens, (std::vector<int64_t>{0, 1}));
-  EXPECT_TRUE(result.ended.empty());  // the first one has all its tokens
+  EXPECT_TRUE(result.ended.empty());  // the first has all tokens
   EXPECT_EQ(Step(engine.get(), &result).decode_sequences, 2);
   EXPECT_EQ(Step(engine.get(), &result).decode_sequences, 2);
   EXPECT_EQ(result.ended, (std::vector<int64_t>{0, 1}));
-  EXPECT_EQ(Step(engine.get(), &result).prefill_tokens, 4);  // only now the third one begins
+  EXPECT_EQ(Step(engine.get(), &result).prefill_tokens, 4);  // only now the third begins
   EXPECT_EQ(result.ended, (std::vector<int64_t>{0, 1, 2}));
 }
 

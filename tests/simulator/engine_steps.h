@@ -13,7 +13,7 @@ inline LoadRequest Request(int64_t id, int32_t input, int32_t output) {
   return request;
 }
 
-// Makes a step; returns its work and appends the requests that ended.
+// Makes a step; returns the work and appends the requests that ended.
 inline StepLoad Step(SimulatedEngine* engine, StepResult* result) {
   const std::optional<StepLoad> load = engine->BeginStep();
   if (!load.has_value()) return {};

@@ -64,7 +64,7 @@ TEST(PagedEngineTest, ChoicesForkTheFirstOne) {
   ASSERT_EQ(engine->BeginStep()->decode_sequences, 3);
   EXPECT_EQ(engine->num_running(), 1);
   EXPECT_EQ(engine->kv_use().unshared_slots, 3 * 12);
-  EXPECT_EQ(engine->kv_use().held_slots, 8 + 3 * 4);  // two blocks for all, and the third one of each
+  EXPECT_EQ(engine->kv_use().held_slots, 8 + 3 * 4);  // two blocks for all, and each choice's third block
   EXPECT_EQ(engine->kv_use().live, 8 + 3 * 3);
   engine->EndStep(&result);
   EXPECT_TRUE(result.ended.empty());
@@ -120,7 +120,7 @@ TEST(PagedEngineTest, ABeamSearchComputesItsPromptOnceAndEndsAsAWhole) {
   EXPECT_EQ(engine->num_running(), 1);
   const KvUse use = engine->kv_use();
   EXPECT_EQ(use.unshared_slots, 3 * 12);
-  EXPECT_EQ(use.held_slots, 8 + 3 * 4);  // two blocks for all, and the copied third one of each
+  EXPECT_EQ(use.held_slots, 8 + 3 * 4);  // two blocks for all, and each beam's copied third block
   EXPECT_EQ(use.live, 8 + 3 * 3);
   engine->EndStep(&result);
   Step(engine.get(), &result);
@@ -145,7 +145,7 @@ TEST(PagedEngineTest, BeamsArePreemptedWholeAndEnd) {
       const KvUse use = engine->kv_use();
       EXPECT_LE(use.held_slots, 128);
       EXPECT_GE(use.live, 0);
-      // A group that comes back has the blocks of all its beams a step before the workers have them.
+      // A group that comes back has the blocks of all beams a step before the workers have the blocks.
       num_ahead += use.held_slots > use.unshared_slots;
       EXPECT_GE(use.rounding, 0);
       engine->EndStep(&result);
@@ -172,7 +172,7 @@ TEST(PagedEngineTest, BeamsShareTheirPast) {
 
 TEST(PagedEngineTest, BeamsThatCanNeverFitAreRefused) {
   const auto engine = MakePagedEngine(ToSchedulerOptions(Options(64)), {.beams = 4});
-  // Two of the 16 blocks are for the prompt, and every beam takes as many blocks as its outputs fill.
+  // Two of the 16 blocks are for the prompt, and every beam takes as many blocks as the outputs fill.
   EXPECT_FALSE(engine->Add(Request(0, 8, 13)).ok());
   EXPECT_TRUE(engine->Add(Request(0, 8, 12)).ok());
 }

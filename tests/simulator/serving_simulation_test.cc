@@ -45,7 +45,7 @@ ServingOutcome Serve(const SimulationOptions& options, double rate, int64_t requ
   return *outcome;
 }
 
-// A step takes one second, whatever it computes.
+// Every step takes one second.
 TEST(ServingSimulationTest, TimesAreThoseOfTheSteps) {
   SimulationOptions options = Options(ServingPolicy::kSomnus);
   options.cost = {1, 0, 0, 0};
@@ -54,7 +54,7 @@ TEST(ServingSimulationTest, TimesAreThoseOfTheSteps) {
   ASSERT_TRUE(outcome.ok());
   EXPECT_EQ(outcome->requests, 2);
   EXPECT_EQ(outcome->num_steps, 4);
-  // The first one: a step each second from 10. The second one waits for the step under way, until 11.
+  // The first request: a step each second from 10. The second waits for the step under way, until 11.
   EXPECT_DOUBLE_EQ(outcome->ttft_s.mean, (1 + 1.5) / 2);
   EXPECT_DOUBLE_EQ(outcome->normalized_latency_s.mean, (4.0 / 4 + 1.5) / 2);
   EXPECT_DOUBLE_EQ(outcome->simulated_s, 14);
@@ -80,7 +80,7 @@ TEST(ServingSimulationTest, JsonHasTheNamesThatScriptsReadFrom) {
   EXPECT_LE(json["kv_utilization"].get<double>(), 1);
 }
 
-// As the coordinator does by default: what copies cost less than computing again is swapped.
+// As the coordinator does by default: sequences whose copies cost less than computing again are swapped.
 TEST(ServingSimulationTest, PreemptsAsServed) {
   SimulationOptions options = Options(ServingPolicy::kSomnus);
   const ServingOutcome served = Serve(options, 4, 300);
@@ -203,13 +203,13 @@ TEST(HeadOfLineTest, WhoWaitsDependsOnTheRule) {
   const HeadOfLineOutcome shortest = RunSharing(PrefillSharing::kShortestRemaining);
   EXPECT_EQ(shortest.short_ttft_steps, 2);
   EXPECT_EQ(RunSharing(PrefillSharing::kShortestRemainingAging).short_ttft_steps, 2);
-  // Equal parts let all long ones wait for the last.
+  // Equal parts let all long prompts wait for the last.
   EXPECT_GT(equal.first_long_s, 4 * shortest.first_long_s);
   EXPECT_LE(shortest.last_long_s, 1.1 * fcfs.last_long_s);
 }
 
-// The short prompt's first token comes soon, and the six long prompts end hardly later than where they were
-// served first.
+// The short prompt's first token comes soon, and the six long prompts end hardly later than when served
+// first.
 TEST(HeadOfLineTest, TheServedSchedulerLetsAShortPromptPass) {
   EngineOptions options;
   options.kv_slots = 65536;

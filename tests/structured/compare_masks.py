@@ -68,7 +68,7 @@ ENGINES = {"server": Server, "xgrammar": Wheel}
 
 
 class Comparison:
-    """The engines over one vocabulary."""
+    """The engines over a common vocabulary."""
 
     def __init__(self, grammar_cli, tokenizer, names):
         import llguidance
@@ -102,7 +102,7 @@ class Comparison:
         for token, mask in zip(tokens, engine.masks(tokens)):
             mine, other = self.allowed(mask), self.allowed(theirs.compute_bitmask())
             if theirs.compute_ff_bytes():
-                # Where text is forced llguidance allows its own tokens of the text alone.
+                # Where text is forced llguidance allows only its own tokens of the text.
                 mine = other
             yield ([self.tokens[i] for i in self.numpy.flatnonzero(mine & ~other & 1)],
                    [self.tokens[i] for i in self.numpy.flatnonzero(other & ~mine & 1)])
@@ -136,7 +136,7 @@ def main():
         schemas += 1
         try:
             gated, their_grammar = comparison.prepare(schema)
-        except Exception:  # the engines throw what they like
+        except Exception:  # the engines throw all kinds of errors
             refused += 1
             continue
         orders = orders_of(gated)

@@ -53,7 +53,7 @@ TEST(ForcedTokenizer, SpecialTokensAreNeverForced) {
   EXPECT_TRUE(ForcedTokenizer(tokenizer).Tokens("<e>").empty());
 }
 
-// Vocabularies of random merges: whatever follows, the tokens stay.
+// Vocabularies of random merges: the tokens stay before every continuation.
 TEST(ForcedTokenizer, NoContinuationChangesTheTokens) {
   std::mt19937 random(1);
   int64_t forced_tokens = 0;

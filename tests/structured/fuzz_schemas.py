@@ -95,7 +95,7 @@ class Maker:
 
 COUNTS = (0, 1, 2, 3, 5, 12, 30, 31, 32, 33, 48, 62, 63, 64, 65, 66, 94, 95, 96, 97, 98, 127, 128, 129, 160, 200, 300)
 LETTERS = tuple("abc1 _-") + ("é", "\"", "\\", "\n", "\u0001", "😀", "/")
-# Patterns of which a part is repeated, and that part's texts, right and wrong ones.
+# Patterns with a repeated part, and the part's texts, right and wrong.
 REPEATED = (("[a-z]", "ab", "1A"), ("(?:ab|c)", ("ab", "c"), ("a", "b")), ("[^x]", ("é", "1", "\n", "\""), "x"),
             ("\\w", "a_1", "- "), (".", ("a", "😀", "\\"), "\n"), ("(?:[a-f0-9]{2}:)", ("a0:", "ff:"), (":", "a:")),
             ("(?:a|bc|é)", ("a", "bc", "é"), ("b", "c")), ("(?:[a-z]+ )", ("a ", "ab "), (" ", "a")),
@@ -216,8 +216,8 @@ def names_within(value):
 
 
 def narrower_spelling(value, gated):
-    """Whether the grammar has no text of the value on purpose: where an object has named members, the names of its further
-    ones have no character that JSON escapes (docs/structured_outputs.md)."""
+    """Whether the grammar has no text of the value on purpose: where an object has named members, the names of further members
+    have no character that JSON escapes (docs/structured_outputs.md)."""
     escaped = any(json.dumps(name, ensure_ascii=False) != f'"{name}"' for name in names_within(value))
     return escaped and "patternProperties" in json.dumps(gated)
 
@@ -279,7 +279,7 @@ def judge(engine, schema, values, rand, count):
 
 
 def case(seed):
-    """A schema, and values that may fit it."""
+    """A schema, and values that may fit the schema."""
     if seed % 2 == 0:
         maker = Maker(seed)
         return maker.schema(), [maker.value() for _ in range(20)]

@@ -1,5 +1,5 @@
 // A stranger's grammar has a bounded cost. Every compile and every call of a matcher ends, in a grammar or in
-// a Status, within the limits of memory; the process and its other grammars go on.
+// a Status, within the limits of memory; the process and other grammars go on.
 
 #include <fstream>
 #include <string>
@@ -69,8 +69,8 @@ TEST_F(GrammarAttacks, EachEndsWithinTheLimits) {
   EXPECT_TRUE(Matches(**grammar, "abc"));
 }
 
-// A compile may run out of memory at each of its allocations. None of them ends the process, and the compiler
-// is as good as before.
+// A compile may run out of memory at each allocation. No such failure ends the process, and the compiler is
+// as good as before.
 TEST_F(GrammarAttacks, MemoryMayEndAnywhere) {
   const GrammarSource sources[] = {
       SourceOf(

@@ -30,7 +30,7 @@ class FakeGrammar : public CompiledGrammar {
   const std::function<bool()> make_;
 };
 
-// Compiles what the test says, and counts. The sources "wait..." wait until the test opens the gate.
+// Compiles as the test says, and counts. The sources "wait..." wait until the test opens the gate.
 struct Compiles {
   std::atomic<int> count{0};
   absl::Notification gate;
@@ -201,7 +201,7 @@ TEST_F(GrammarCaches, AWrongSourceIsKeptAndASlowOneIsTriedAgain) {
 TEST_F(GrammarCaches, ACallThatWaitsForTooLongHasItsAnswerWhileTheCompileGoesOn) {
   Start({.threads = 1, .max_wait = absl::Milliseconds(20)});
   EXPECT_EQ(cache_->Wait(Regex("wait")).status().code(), absl::StatusCode::kUnavailable);
-  // The only thread is busy: nobody compiles this source, and its calls end all the same.
+  // The only thread is busy: nobody compiles this source, and the source's calls end all the same.
   EXPECT_EQ(cache_->Wait(Regex("behind")).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(cache_->counts().expired, 2);
   EXPECT_EQ(cache_->counts().waiting, 0);
@@ -232,7 +232,7 @@ TEST_F(GrammarCaches, CallsThatWaitAtTheEndAreAnswered) {
   std::thread end([this] { cache_.reset(); });
   compiles_.gate.Notify();
   end.join();
-  // The one under way may end either way; both have an answer.
+  // The compile under way may end either way; both have an answer.
   EXPECT_TRUE(running.get().ok());
   const auto answer = queued.get();
   EXPECT_TRUE(answer.ok() || absl::IsCancelled(answer.status())) << answer.status();

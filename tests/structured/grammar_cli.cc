@@ -137,7 +137,7 @@ class GrammarSession {
 
   static Json WholeText(const std::string& text) { return IsUtf8(text) ? Json(text) : Json(); }
 
-  // Mostly tokens of what texts usually hold, and towards `most_bytes` tokens that end something.
+  // Mostly tokens of usual texts, and towards `most_bytes` tokens that end something.
   Json Sample(std::mt19937& random, size_t most_bytes) const {
     const auto matcher = NewMatcher();
     std::string text;
@@ -189,7 +189,7 @@ class GrammarSession {
     return *std::move(matcher);
   }
 
-  // Whether the bytes of `token` may come one after the other. Leaves the matcher as it was.
+  // Whether the bytes of `token` may come one after the other. Leaves the matcher unchanged.
   bool MayCome(GrammarMatcher* matcher, int32_t token) const {
     if (token == kSmallEnd || token == kSmallOtherEnd) return matcher->IsComplete();
     const std::string& bytes = BytesOf(token);

@@ -28,7 +28,7 @@ std::string Chain(int count) {
   return absl::StrCat(schema, "\"d", count, R"(":{"type":"null"}}})");
 }
 
-// Each level refers to the next one twice: 2^count objects if somebody writes all of them out.
+// Each level refers to the next level twice: 2^count objects if somebody writes all out.
 std::string Doubling(int count) {
   std::string schema = R"({"$ref":"#/$defs/d0","$defs":{)";
   for (int i = 0; i < count; ++i) {
@@ -50,7 +50,7 @@ std::string Rules(int count) {
   return absl::StrCat(grammar, "r", count, " ::= \"a\"\n");
 }
 
-// All parts may be empty, and each refers to all others.
+// All parts may be empty, and each refers to all other parts.
 std::string Tangle(int count) {
   std::string grammar = "root ::= r0\n";
   for (int i = 0; i < count; ++i) {

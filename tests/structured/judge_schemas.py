@@ -46,7 +46,7 @@ class Xgrammar:
 
 
 class Gate:
-    """The gate, and behind it the engine, as the server has them."""
+    """The gate, and behind the gate the engine, as in the server."""
 
     def __init__(self, path):
         self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -118,7 +118,7 @@ def spelled_number(number, exact):
 
 
 def spellings(value, orders, exact):
-    """Texts of a value. `exact`: numbers are spelled as they are, otherwise 1.0 is 1."""
+    """Texts of a value. `exact`: numbers keep their spelling, otherwise 1.0 is 1."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return [spelled_number(value, exact)]
     if isinstance(value, list):
@@ -169,7 +169,7 @@ def judge(engine, name, cases):
         count["schemas"] += 1
         try:
             compiled, accepts = engine.prepare(schema)
-        except Exception as error:  # the engines throw what they like
+        except Exception as error:  # the engines throw all kinds of errors
             count["refused"] += 1
             if os.environ.get("VERBOSE"):
                 print(f"{case}: {error}")

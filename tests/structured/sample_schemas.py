@@ -69,7 +69,7 @@ class Sampler:
         return choice["message"]["content"] or "", choice["finish_reason"]
 
     def judge(self, name, schema, seed):
-        """One sample: counts its verdict, and keeps what is wrong."""
+        """One sample: counts the verdict, and keeps wrong texts."""
         if name in self.refused:
             return
         try:

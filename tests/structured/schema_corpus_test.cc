@@ -1,5 +1,5 @@
-// The corpus of schemas through the gate and the grammar engine: no wrong instance is accepted, every right
-// one is.
+// The corpus of schemas through the gate and the grammar engine: no wrong instance is accepted, and every
+// right instance is.
 
 #include <algorithm>
 #include <fstream>

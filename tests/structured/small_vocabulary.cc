@@ -11,7 +11,7 @@ GrammarVocabulary SmallVocabulary() {
   GrammarVocabulary vocabulary;
   for (int byte = 0; byte < 256; ++byte) vocabulary.token_bytes.emplace_back(1, static_cast<char>(byte));
   vocabulary.token_bytes.emplace_back("");       // special
-  vocabulary.token_bytes.emplace_back("<end>");  // ends a text whatever its bytes are
+  vocabulary.token_bytes.emplace_back("<end>");  // ends a text, whatever the bytes
   vocabulary.token_bytes.emplace_back("");
   for (const char* token : {
            "{\"",

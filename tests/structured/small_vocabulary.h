@@ -1,6 +1,6 @@
 #pragma once
-// A vocabulary small enough to try every token: all bytes, some longer tokens, a special one and two that end
-// a text.
+// A vocabulary small enough to try every token: all bytes, some longer tokens, a special token and two tokens
+// that end a text.
 
 #include <memory>
 #include <string>

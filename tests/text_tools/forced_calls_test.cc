@@ -130,7 +130,7 @@ std::string ArgumentsOf(absl::string_view style) {
   return style == "gemma" ? "{a:1}" : "{\"a\": 1}";
 }
 
-// The parser reads what the grammar lets the model write, for every format and choice.
+// The parser reads every text that the grammar lets the model write, for every format and choice.
 TEST(ForcedCallsTagTest, TheParserReadsWhatTheTagAllows) {
   std::vector<const ToolFormat*> formats = {&ForcedJsonFormat()};
   for (const ToolFormat& format : ToolFormats()) formats.push_back(&format);
@@ -156,7 +156,7 @@ TEST(ForcedCallsTagTest, TheParserReadsWhatTheTagAllows) {
 }
 
 // Each of many parameters has a schema that names itself in a long list at each depth. One bound holds for
-// all of them: what is searched behind it stays unknown.
+// all parameters: types behind the bound stay unknown.
 TEST(ToolSchemasTest, ReferencesThatMeetAgainAndAgainAreGivenUp) {
   using Json = nlohmann::ordered_json;
   const Json itself = {{"$ref", "#/$defs/a"}}, number = {{"type", "number"}};

@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-// Joins events as if they had come at once.
+// Joins events as if all had come at once.
 std::vector<TurnEvent> Joined(const std::vector<TurnEvent>& events) {
   TurnEvents joined;
   for (const TurnEvent& event : events) {

@@ -12,7 +12,7 @@
 namespace somnus {
 namespace {
 
-// Every marker of every format, and what JSON, Python and the tags consist of.
+// Every marker of every format, and the characters of JSON, Python and the tags.
 std::vector<std::string> Words() {
   std::vector<std::string> words = {"{",
                                     "}",

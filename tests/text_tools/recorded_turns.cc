@@ -9,7 +9,7 @@
 namespace somnus {
 namespace {
 
-// A line of recorded_turns.jsonl; members that it lacks are empty.
+// A line of recorded_turns.jsonl; members that the line lacks are empty.
 RecordedTurn TurnOf(const std::string& line) {
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   SOMNUS_CHECK(json.is_object());

@@ -1,6 +1,5 @@
 #pragma once
-// Turns as models write them, format by format, with what they consist of: recorded_turns.jsonl, a line a
-// turn.
+// Turns as written by models, format by format, with their parts: recorded_turns.jsonl, a line a turn.
 
 #include <string>
 #include <vector>

@@ -63,7 +63,7 @@ TEST(ReasoningFormatOfTemplateTest, TakesTheFormatByItsMarkers) {
   EXPECT_EQ(ReasoningOf("{{ m.content }}"), "none");
 }
 
-// The names of vLLM, and those of SGLang that differ: each has a row, or a refusal that says why.
+// The names of vLLM, and differing names of SGLang: each has a row, or a refusal that says why.
 TEST(ChooseFormatTest, TakesNamesOfVllmAndSglang) {
   for (const char* name :
        {"apertus",        "cohere_command3", "cohere_command4", "deepseek_v3", "deepseek_v31", "deepseek_v32",

@@ -186,7 +186,7 @@ TEST(RecordedTurnsTest, FamiliesHaveTurnsOfEveryClass) {
     for (const char* wanted : {"no call", "two calls", "a marker in a string", "text after"})
       EXPECT_TRUE(found.contains(wanted)) << name << " has no turn of the class: " << wanted;
     EXPECT_EQ(found.contains("a marker in reasoning"), reasons) << name;
-    // A list of calls that no marker begins is one only at the beginning of the turn.
+    // A list of calls without a marker counts as calls only at the beginning of the turn.
     EXPECT_EQ(found.contains("text before"), format->body != CallBody::kPythonic) << name;
   }
 }
@@ -284,7 +284,7 @@ TEST(TurnParserTest, ElementsAndTheJsonInThemShareOneBoundOfNesting) {
   }
 }
 
-// Every format converts what it writes to JSON that parses; formats that write JSON pass the text on.
+// Every format converts values to JSON that parses; formats that write JSON pass the text on.
 TEST(TurnParserTest, ArgumentsAreJson) {
   for (const RecordedTurn& recorded : RecordedTurns()) {
     for (const ParsedTurn::Call& call : Whole(recorded, recorded.text, TurnEnd::kStop).calls) {

@@ -1,4 +1,4 @@
-"""A build through tools/env.sh is quiet when it passes, and complete when it fails."""
+"""A build through tools/env.sh prints little when it passes, and everything when it fails."""
 import os
 import pty
 import re

@@ -1,4 +1,4 @@
-"""The census of a made-up tree: every figure is known, and nothing that it finds makes it fail."""
+"""The census of a made-up tree: every figure is known, and no finding makes the census fail."""
 import importlib.util
 import os
 import shutil
@@ -77,7 +77,7 @@ std::vector<int> Loop::Step(const std::map<int, int>& steps) {
 }  // namespace engine
 '''
 
-# A part: neither a function of another class nor a nested class makes the file one with a class of its own.
+# A part: neither a function of another class nor a nested class gives the file a class of its own.
 LOOP_PART_CC = '''namespace engine {
 
 class Loop::Update {
@@ -92,7 +92,7 @@ void Loop::Part() {
 }  // namespace engine
 ''' % ("  Work();\n" * 39)
 
-# No part: it has a class.
+# No part: the file has a class.
 OTHER_CC = '''class Other {
  public:
   void Run();
@@ -105,7 +105,7 @@ void Other::Run() {}
 void Loop::Help() {}
 '''
 
-# The class of another folder with a name that this folder has, too.
+# A class of another folder, whose name this folder has, too.
 ELSEWHERE_CC = '''class Loop {
   void Step();
 };

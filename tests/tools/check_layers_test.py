@@ -1,4 +1,4 @@
-"""The layer check passes on the tree as it is, and fails on each kind of forbidden arrow planted in a copy."""
+"""The layer check passes on the present tree, and fails on each kind of forbidden arrow planted in a copy."""
 import os
 import shutil
 import subprocess

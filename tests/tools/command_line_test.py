@@ -1,4 +1,4 @@
-"""`somnus chat` and `generate` as a person uses them: on a terminal, with Ctrl-C, against a fake server."""
+"""`somnus chat` and `generate` as used by a person: on a terminal, with Ctrl-C, against a fake server."""
 import contextlib
 import http.server
 import os
@@ -43,7 +43,7 @@ class CommandLine(unittest.TestCase):
         terminal.read_until("> ")
 
     def questions(self):
-        """The messages of the latest request, without their roles."""
+        """The messages of the latest request, without roles."""
         return [message["content"] for message in self.server.asked[-1]["messages"]]
 
     def run_somnus(self, *arguments, **changes):
@@ -52,7 +52,7 @@ class CommandLine(unittest.TestCase):
 
     @contextlib.contextmanager
     def started(self, *arguments):
-        """The command on pipes, killed where the test ends before it."""
+        """The command on pipes, killed where the test ends before the command."""
         with subprocess.Popen([SOMNUS, *arguments], env=self.environment, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
@@ -254,7 +254,7 @@ class CommandLine(unittest.TestCase):
                     self.assertEqual(done.stderr.count("\n"), 1)
 
     def talker(self):
-        """A port that sends HTTP to whoever connects."""
+        """A port that sends HTTP to every client."""
         listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(listener.close)
 

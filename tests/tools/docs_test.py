@@ -205,7 +205,7 @@ class Docs(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_fetched_archives_are_pinned_alike(self):
-        """The script that fetches an archive, the build that reads it and the page name one version and one hash."""
+        """The script that fetches an archive, the build that reads the archive, and the page name one version and one hash."""
         script, workspace = read(os.path.join(ROOT, "tools/env.sh")), read(os.path.join(ROOT, "WORKSPACE"))
         version = re.search(r"^SOMNUS_XGRAMMAR_VERSION=(\S+)$", script, re.MULTILINE).group(1)
         digest = re.search(r"^SOMNUS_XGRAMMAR_SHA256=(\S+)$", script, re.MULTILINE).group(1)

@@ -1,4 +1,4 @@
-"""A server that answers /v1/completions with as many one-character tokens as are asked for, and remembers what was asked.
+"""A server that answers /v1/completions with as many one-character tokens as are asked for, and remembers the requests.
 
 Usage: fake_openai.py --port N [ANYTHING]...    (so that it can replace a server's binary)    Ends on SIGTERM.
 """
@@ -38,7 +38,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class FakeOpenAi(http.server.ThreadingHTTPServer):
-    """Serves on a free port while it is a context."""
+    """Serves on a free port within the context."""
     request_queue_size = 256
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""gpu_bench over the emulator: its rows are whole lines of JSON as soon as they are measured, and which rows there are."""
+"""gpu_bench over the emulator: rows are whole lines of JSON as soon as measured, and the rows are known."""
 import fcntl
 import json
 import os

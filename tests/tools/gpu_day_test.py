@@ -1,4 +1,4 @@
-"""tools/gpu_day.sh: what a device day leaves behind, however it ends; and the whole day over the emulator."""
+"""tools/gpu_day.sh: the files that a device day leaves behind, after every kind of end; and the whole day over the emulator."""
 import json
 import os
 import signal
@@ -223,7 +223,7 @@ class Packs(Folder):
         self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "pack"))), ["day.tar.xz", "gpu_day.sh"])
 
     def test_a_pack_runs_elsewhere(self):
-        """Without its programs every item fails or is skipped, and says so."""
+        """Without programs every item fails or is skipped, and says so."""
         tools = os.path.join(self.folder, "kit", "tools")
         os.makedirs(tools)
         subprocess.run(["cp", "-r", FOLDER, tools], check=True)

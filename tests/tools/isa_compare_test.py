@@ -1,4 +1,4 @@
-"""isa_compare.py: what it starts for which set and file, and its table; a script stands for decode_bench."""
+"""isa_compare.py: the programs that it starts for each set and file, and the table; a script stands for decode_bench."""
 import json
 import os
 import stat
@@ -12,7 +12,7 @@ PEERS = os.path.join(ROOT, "tools", "bench", "peers")
 sys.path.insert(0, PEERS)
 import isa_compare  # noqa: E402
 
-# Writes its arguments and its set to a log, refuses one set, and has two samples of each size.
+# Writes arguments and set to a log, refuses one set, and has two samples of each size.
 DECODE_BENCH = r"""#!/usr/bin/env python3
 import json, os, sys
 name = os.environ["SOMNUS_CPU_ISA"]

@@ -44,7 +44,7 @@ def package(source, out, *kinds, **environment):
 
 
 class StandIns(unittest.TestCase):
-    """Artifacts of small programs: what is in an artifact does not depend on the programs' text."""
+    """Artifacts of small programs: an artifact's contents do not depend on the programs' text."""
 
     @classmethod
     def setUpClass(cls):
@@ -172,7 +172,7 @@ class Wheel(unittest.TestCase):
             return subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment,
                                   cwd=self.folder).stdout
 
-        # The test's own pip: another one would be unpacked for some seconds. The bare system has its own.
+        # The test's own pip: a new pip would be unpacked for some seconds. The bare system has its own pip.
         python = os.path.join(venv, "bin", "python")
         run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index", "--disable-pip-version-check", self.wheel)
         programs, = glob.glob(os.path.join(venv, "lib", "python3*", "site-packages", "somnus", "_programs"))
@@ -216,7 +216,8 @@ class Wheel(unittest.TestCase):
 
 
 def bare_system(release):
-    """The folder of a Debian with Python, made once. Where that cannot be: a failure if the environment asks for it, else SkipTest."""
+    """The folder of a Debian with Python, made once. Where there can be none: a failure if the environment asks for the folder,
+    else SkipTest."""
     impossible = AssertionError if RELEASES_ARE_ASKED_FOR else unittest.SkipTest
     root = os.path.join(CACHE, f"{release}-python")
     if os.getuid() != 0 or not (shutil.which("debootstrap") and shutil.which("unshare") and shutil.which("ip")):

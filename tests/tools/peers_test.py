@@ -1,6 +1,7 @@
-"""Scripts that measure peers: the same requests for everyone, clear words about what is missing, and the right ratios.
+"""Scripts that measure peers: the same requests for everyone, clear words about missing parts, and the right ratios.
 
-The case that runs transformers needs a Python with torch and transformers: this one, or the one that SOMNUS_PEER_PYTHON names.
+The case that runs transformers needs a Python with torch and transformers: this Python, or the Python that SOMNUS_PEER_PYTHON
+names.
 """
 import json
 import os
@@ -59,7 +60,7 @@ class Requests(unittest.TestCase):
                 self.assertEqual(json.load(file)["result"]["output_tokens"], sum(output_len for _, output_len in wanted))
 
     def test_serving_bench_tries_every_address_of_a_name(self):
-        # The server listens on 127.0.0.1; localhost is ::1 first where it has both addresses.
+        # The server listens on 127.0.0.1; localhost is ::1 first where both addresses exist.
         with tempfile.TemporaryDirectory() as folder, FakeOpenAi() as server:
             path = os.path.join(folder, "workload.jsonl")
             script("workload.py", "--out", path, *SMALL.split())
@@ -77,7 +78,7 @@ class Requests(unittest.TestCase):
 
 class Missing(unittest.TestCase):
     def test_each_peer_says_what_it_lacks(self):
-        """On a machine without a GPU none can run; which one is missing what depends on the Python."""
+        """On a machine without a GPU no engine can run; the missing parts depend on the Python."""
         for name, args in (("offline_peer.py", ("vllm", "--model", tiny("qwen3"))),
                            ("offline_peer.py", ("nano-vllm", "--model", tiny("qwen3"))),
                            ("offline_peer.py", ("transformers", "--model", tiny("qwen3"))), ("flashinfer_kernels.py", ()),
@@ -101,7 +102,7 @@ class Missing(unittest.TestCase):
 
 
 class TwoTokens(grammar_peers.Wheel):
-    """Stands in for an engine: allows token 0 and then token 33, the highest of its bits first negative, as in an int32."""
+    """Stands in for an engine: allows token 0, in a word with the highest bit, negative as an int32, and then token 33."""
 
     def prepare(self, case):
         if case["kind"] == "regex":
@@ -225,7 +226,7 @@ class Driver(unittest.TestCase):
     def test_it_measures_names_what_is_missing_and_compares(self):
         with tempfile.TemporaryDirectory() as folder:
             out = os.path.join(folder, "out")
-            # A "python" without packages: what is not installed is left out.
+            # A "python" without packages: packages that are not installed are left out.
             bare = os.path.join(folder, "python")
             with open(bare, "w", encoding="utf-8") as file:
                 file.write(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')

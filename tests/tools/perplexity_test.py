@@ -1,4 +1,4 @@
-"""tools/bench/perplexity.py: how a text is cut and scored, what divergence is, and what two runs say of each other."""
+"""tools/bench/perplexity.py: how a text is cut and scored, the divergence, and the comparison of two runs."""
 import json
 import math
 import os
@@ -17,7 +17,7 @@ def top(**shares):
 
 
 class FakeServer:
-    """Tokens are bytes, 1 goes before a text; the next token is the prompt's own with `share`, else the one after it."""
+    """Tokens are bytes, 1 goes before a text; the next token is the prompt's own with `share`, else the following number."""
 
     def __init__(self, share):
         self.share, self.prompts = share, []
@@ -63,7 +63,7 @@ class Numbers(unittest.TestCase):
         full, other = top(t1=0.5, t2=0.5), top(t1=0.25, t2=0.75)
         self.assertAlmostEqual(perplexity.divergence(full, full), 0)
         self.assertAlmostEqual(perplexity.divergence(full, other), 0.5 * math.log(2) + 0.5 * math.log(2 / 3))
-        # A token that only one of the two lists has is part of the rest: 0.4 and 0.2 here.
+        # A token that only one list has is part of the rest: 0.4 and 0.2 here.
         self.assertAlmostEqual(perplexity.divergence(top(t1=0.6, t2=0.3), top(t1=0.8, t3=0.1)),
                                0.6 * math.log(0.6 / 0.8) + 0.4 * math.log(0.4 / 0.2))
         self.assertGreaterEqual(perplexity.divergence(top(t1=0.9), top(t2=0.9)), 0)

@@ -1,4 +1,4 @@
-"""The counting of test cases: what failed, what did not build, and what was left out on purpose."""
+"""The counting of test cases: failures, files that did not build, and cases left out on purpose."""
 import contextlib
 import io
 import json

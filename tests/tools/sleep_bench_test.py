@@ -1,4 +1,4 @@
-"""sleep_bench: what its JSON and its picture have, with memory and a model that are as small as they can be."""
+"""sleep_bench: the JSON and the picture, with the smallest memory and model."""
 import json
 import os
 import statistics
@@ -26,7 +26,7 @@ class SleepBench(unittest.TestCase):
         self.environment = {**os.environ, "SOMNUS_MODEL": os.path.join(self.folder, "nothing")}  # that --model is without the flag
 
     def bench(self, *flags):
-        """The printed JSON of the bench, and its picture."""
+        """The printed JSON of the bench, and the picture."""
         picture = os.path.join(self.folder, "phases.svg")
         done = subprocess.run([SLEEP_BENCH, "--json", f"--svg={picture}", f"--rounds={ROUNDS}", "--threads=2", *flags], text=True,
                               capture_output=True, timeout=300, stdin=subprocess.DEVNULL, env=self.environment)
@@ -75,7 +75,7 @@ class SleepBench(unittest.TestCase):
         self.assertEqual([name for name, speeds in floors.items() if min(speeds) <= 0], [])
         sections = self.by_section(found)
         policies = [section.removeprefix("allocator, backup ") for section in sections]
-        self.assertIn(policies, (["retain", "release", "file", "compress"], ["retain", "release", "file"]))  # as the build has it
+        self.assertIn(policies, (["retain", "release", "file", "compress"], ["retain", "release", "file"]))  # as in the build
         for policy, phases in zip(policies, sections.values()):
             self.assert_phases_of_the_allocator(policy, phases, floors)
 
@@ -182,7 +182,7 @@ class SleepBench(unittest.TestCase):
             for turn in ("first", "second", "level 2"):
                 self.assertAlmostEqual(phases[f"first token, {turn}"]["floor_seconds"][index],
                                        phases["first token, never slept"]["seconds"][index], delta=1e-9)
-                # No more than all memory moves, and what moves is no less than what neither level keeps.
+                # No more than all memory moves, and no less than the memory that neither level keeps.
                 for transition, speed in (("sleep", release), ("wake-up", fault)):
                     floor = phases[f"{transition}, {turn}"]["floor_seconds"][index]
                     self.assertGreater(floor, (size - weights) / speed / 2)

@@ -1,4 +1,4 @@
-"""startup_compare.py starts both servers on the same file and times them; a script stands for either."""
+"""startup_compare.py starts and times both servers on the same file; a script stands for either."""
 import json
 import os
 import re
@@ -11,7 +11,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SCRIPT = os.path.join(ROOT, "tools", "bench", "peers", "startup_compare.py")
 
-# Notes its arguments; is not ready for the first question, and answers completions only once it was asked for /health.
+# Notes the arguments; is not ready for the first question, and answers completions only once asked for /health.
 SERVER = r"""#!/usr/bin/env python3
 import http.server, json, os, sys
 with open(os.environ["LOG"], "a") as file:

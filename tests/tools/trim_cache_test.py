@@ -1,4 +1,4 @@
-"""tools/trim_cache.py: what is removed from a disk cache, and what stays."""
+"""tools/trim_cache.py: the files that are removed from a disk cache, and the files that stay."""
 import os
 import subprocess
 import sys

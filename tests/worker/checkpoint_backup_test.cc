@@ -1,5 +1,5 @@
-// Sleeps at level 1 whose backup is the checkpoint itself: what they report, and that nothing but the files
-// that were read comes back.
+// Sleeps at level 1 whose backup is the checkpoint itself: their reports, and that nothing but the files that
+// were read comes back.
 
 #include "worker/checkpoint_backup.h"
 
@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kBytes = FakeRunner::kBytes;
 
-// The worker's transitions, whose reports are looked at.
+// The worker's transitions and their reports.
 class CheckpointBackupTest : public WeightsTest {
  protected:
   void SetUp() override { MakeAwake(v1::LOAD_FORMAT_AUTO, v1::BACKUP_POLICY_FILE); }
@@ -33,7 +33,7 @@ class CheckpointBackupTest : public WeightsTest {
     EXPECT_TRUE(response.ok()) << response.status();
     return response.ok() ? response->tags().at("weights") : v1::TagReport();
   }
-  // The state of the weights, as GetStatus has it.
+  // The state of the weights, as in GetStatus.
   int64_t FileBytes() { return worker_.GetStatus().file_bytes_by_tag().at("weights"); }
   int64_t HostBytes() { return worker_.GetStatus().host_bytes_by_tag().at("weights"); }
   int Level() { return worker_.Snapshot().sleep_level(); }
@@ -107,12 +107,12 @@ TEST_F(CheckpointBackupTest, AChangedCheckpointIsNeverServed) {
   for (int i = 0; i < 2; ++i) ExpectChangedFiles(WakeUp(worker_).status(), "fake was modified");
   EXPECT_EQ(control_.reloads, 0);
   EXPECT_EQ(worker_.Snapshot().state(), "asleep");
-  --control_.touches;  // as it was
+  --control_.touches;  // as before
   Woken();
   EXPECT_EQ(Number(), kLoaded);
 }
 
-// A newcomer of a group that sleeps with copies in host memory: the checkpoint is its backup all the same.
+// A newcomer of a group that sleeps with copies in host memory: the checkpoint is the backup all the same.
 class AsleepFromTheLoadTest : public CheckpointBackupTest {
  protected:
   void SetUp() override {
@@ -137,7 +137,7 @@ TEST_F(AsleepFromTheLoadTest, AChangedCheckpointIsNeverServed) {
   ++control_.touches;
   ExpectChangedFiles(WakeUp(worker_).status(), "fake was modified");
   EXPECT_EQ(control_.reloads, 0);
-  --control_.touches;  // as it was
+  --control_.touches;  // as before
   Woken();
   EXPECT_EQ(Number(), kLoaded);
 }
@@ -163,7 +163,7 @@ TEST_F(CheckpointBackupTest, AChangeWhileItIsReadUndoesTheWakeUp) {
   EXPECT_EQ(control_.reloads, 2);
 }
 
-// A file that was changed while it was loaded is not what it is taken for.
+// A file that was changed during its load no longer holds the loaded bytes.
 TEST_F(CheckpointBackupTest, AChangeAfterTheLoadBeganIsFoundAtTheWakeUp) {
   control_.on_reload = [this] { ++control_.touches; };
   ASSERT_TRUE(Reload("", 2).ok());
@@ -211,7 +211,7 @@ TEST_F(CheckpointBackupTest, AReloadReadsWhatIsThereNow) {
 
 TEST_F(CheckpointBackupTest, WeightsOfAnUpdateAreKeptUntilTheWakeUp) {
   ASSERT_EQ(Update("u", 3, 2), absl::OkStatus());
-  ++control_.touches;  // whatever becomes of the files
+  ++control_.touches;  // changes of the files do not matter
   const v1::TagReport slept = Slept(1);
   EXPECT_EQ(slept.backed_up_bytes(), kBytes);
   EXPECT_EQ(slept.host_bytes(), kBytes);

@@ -1,4 +1,4 @@
-// Which device a worker takes on machines that have a GPU, none, or one that cannot be used.
+// The device that a worker takes on machines that have a GPU, none, or a GPU that cannot be used.
 
 #include "worker/choose_device.h"
 
@@ -45,7 +45,7 @@ TEST(ChooseDevice, CpuAsksForNoGpu) {
   EXPECT_TRUE(chosen->no_gpu.ok());
 }
 
-// The driver's memory calls work with an old driver; the runtime and its kernels do not.
+// The driver's memory calls work with an old driver; the runtime and the kernels do not.
 TEST(ChooseDevice, AutoTakesTheCpuBesideADriverThatIsTooOldAndSaysWhy) {
   int memory_opened = 0;
   const auto chosen = ChooseDevice(Machine({kOldDriver}, &memory_opened), "auto", 0);

@@ -52,7 +52,7 @@ class Coordinator : public v1::ClusterService::Service {
     ++num_beats_;
     return grpc::Status::OK;
   }
-  // The next heartbeat is that of a worker that this coordinator does not know; it gets `action` when it
+  // The coordinator does not know the worker of the next heartbeat, and gives `action` when the worker
   // registers.
   void Forget(v1::RegisterAction action = v1::REGISTER_ACTION_ADOPT) {
     absl::MutexLock lock(&mu_);
@@ -172,7 +172,7 @@ TEST_F(CoordinatorLinkTest, AWorkerTellsTheNextCoordinatorWhatItHolds) {
   coordinator->WaitForBeats(1);
   coordinator.reset();
   coordinator = std::make_unique<Coordinator>(options_.coordinator);
-  coordinator->RefuseNext(2);  // its place is taken for now
+  coordinator->RefuseNext(2);  // the worker's place is taken for now
   coordinator->Forget();
   const v1::RegisterRequest again = coordinator->WaitForRegistration(2);
   EXPECT_EQ(again.worker_id(), "a");
@@ -195,7 +195,7 @@ TEST_F(CoordinatorLinkTest, ALossIsNoticedBeforeAHeartbeatIsDue) {
     coordinator->Forget();
     coordinator->WaitForRegistration(0);
   }
-  coordinator.reset();  // the link ends while it looks for another one
+  coordinator.reset();  // the link ends while the worker looks for a new coordinator
 }
 
 TEST_F(CoordinatorLinkTest, ItEndsWhileItWatchesItsCoordinator) {

@@ -15,7 +15,7 @@ TEST(EpochFence, AnEpochThatIsNotCompleteAdmitsNothing) {
   EXPECT_TRUE(fence.pending(2));
   EXPECT_TRUE(absl::IsFailedPrecondition(fence.Check(1)));
   EXPECT_TRUE(absl::IsFailedPrecondition(fence.Check(2)));
-  fence.Complete(1);  // of the older one, too late
+  fence.Complete(1);  // of the older fence, too late
   EXPECT_TRUE(fence.pending(2));
   fence.Complete(2);
   EXPECT_FALSE(fence.pending(2));

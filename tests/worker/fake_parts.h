@@ -37,7 +37,7 @@ struct FakeModelControl {
   uint8_t* kv_cache = nullptr;
   absl::Status check_error, update_error, place_error;
   std::vector<FileRange> ranges;  // of the checkpoint's weights
-  std::string changed_files;      // of the checkpoint: the end of its fingerprint
+  std::string changed_files;      // the end of the checkpoint's fingerprint
   std::atomic<int> touches{0};    // of the checkpoint's file: a touch changes the stamp
   absl::Status stamp_error;
   std::vector<std::string> placed;  // names of tensors that updates have brought
@@ -375,7 +375,7 @@ inline absl::StatusOr<v1::WorkerSnapshot> BeginEpoch(Worker& worker, int64_t epo
   return worker.Fence(epoch, absl::Seconds(60), [] {});
 }
 
-// A rank's way from a new process to Awake in epoch 1, with all the others'.
+// The way of all ranks from a new process to Awake in epoch 1.
 inline absl::Status MakeAwake(Worker& worker, int rank = 0, int world_size = 1, const std::string& group = "",
                               const v1::KvCacheConfig& cache = KvConfig(),
                               v1::BackupPolicy backup = v1::BACKUP_POLICY_UNSPECIFIED) {

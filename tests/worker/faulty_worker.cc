@@ -1,8 +1,8 @@
 // The worker with faults on demand, on CPUs (tests/cluster/poison_test.py, transition_faults_test.py).
 // Never shipped.
 //
-// SOMNUS_FAULTS names a file, which need not exist; it is read when the process starts, when it loads a
-// model, and at the moments of transitions. Each line is one fault:
+// SOMNUS_FAULTS names a file, which need not exist; the worker reads the file when the process starts, when a
+// model is loaded, and at the moments of transitions. Each line is one fault:
 //   at MOMENT ...      of a transition, see tests/worker/moments.h
 //   start-exit         the process ends before it has registered
 //   start-hang[@RANK]  the process stays and never registers
@@ -51,7 +51,7 @@ constexpr absl::Duration kFaultPoll = absl::Milliseconds(5);
 
 struct Fault {
   std::string action;
-  int rank = -1;  // every one
+  int rank = -1;  // -1: every rank
   std::vector<int32_t> token_ids;
 };
 
@@ -84,7 +84,7 @@ bool HasFault(const std::vector<Fault>& faults, const std::string& action) {
                      [&action](const Fault& fault) { return fault.action == action; });
 }
 
-// Whether the worker of this command line is to hang before it registers.
+// Whether the worker of this command line is to hang before the registration.
 bool HangsAtStart(const std::vector<Fault>& faults, const std::vector<std::string>& arguments) {
   return std::any_of(faults.begin(), faults.end(), [&](const Fault& fault) {
     if (fault.action != "start-hang") return false;

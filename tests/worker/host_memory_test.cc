@@ -1,5 +1,5 @@
-// Two ranks of one host, each a process of its own, on a host that has little memory: together they never
-// take more than was free, and the one that is too late is refused, not killed.
+// Two ranks of one host, each in its own process, on a host that has little memory: together the ranks never
+// take more than was free, and the rank that is too late is refused, not killed.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -156,7 +156,7 @@ TEST_F(TwoRanksOfAHost, TheMeasuredCachesFitTogether) {
   EXPECT_LT(sum, 180 * kMib);
 }
 
-// Each of them alone would fit.
+// Each cache alone would fit.
 TEST_F(TwoRanksOfAHost, OfTwoCachesThatDoNotFitTogetherOneIsRefused) {
   Run(200 * kMib, 0.5, [](Worker& worker, int) {
     return worker.AllocateKvCache(KvRequest(KvConfig(static_cast<int>(120 * kMib / kBlockBytes)))).status();
@@ -172,7 +172,7 @@ TEST_F(TwoRanksOfAHost, WakingOnAHostThatOthersFilledMeanwhile) {
     if (status.ok()) status = Sleep(worker, 2).status();
     if (!status.ok()) return absl::InternalError(status.message());
     Meet(3);
-    shared_->free_at_start = 110 * kMib;  // one of the two fits, with its weights
+    shared_->free_at_start = 110 * kMib;  // one rank fits with its weights, the other does not
     Meet(4);
     status = WakeUp(worker).status();
     Meet(5);

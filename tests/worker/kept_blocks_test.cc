@@ -153,7 +153,7 @@ TEST(KeptBlocksTest, AFenceForgetsWhatASleepHasPrepared) {
   EXPECT_TRUE(rank.HasBlock(1) && rank.HasBlock(2));
 }
 
-// Whichever coordinator begins it: what was computed in an epoch is forgotten with it.
+// A Fence of any coordinator forgets the blocks that the old epoch has computed.
 TEST(KeptBlocksTest, AFenceForgetsTheBlocksThatAreHeld) {
   Rank rank;
   const Pairs kept = {{1, 0}, {3, 1}};

@@ -73,7 +73,7 @@ class PinningDevice : public Device {
   std::map<void*, int64_t> live_;
 };
 
-// A cache whose blocks are one number each, as are their copies in host memory.
+// A cache in which each block, and each copy in host memory, is one number.
 class NumberRunner : public ModelRunner {
  public:
   int64_t kv_block_bytes() const override { return kBlock; }
@@ -171,7 +171,7 @@ TEST_F(KvHostTierTest, AStepFindsItsMemoryReady) {
   runner_.numbers = {{1, 11}, {2, 12}};
   ASSERT_EQ(SwapOut({{1, 0}, {2, 7}}), absl::OkStatus());
   EXPECT_EQ(tier_->host_bytes(), 8 * kBlock);
-  AwaitReady(2);  // beside those
+  AwaitReady(2);  // beside the pieces that swaps have taken
   runner_.numbers.clear();
   ASSERT_EQ(tier_->SwapIn({{5, 7}, {6, 0}}), absl::OkStatus());
   EXPECT_EQ(runner_.numbers[5], 12);

@@ -1,4 +1,4 @@
-// Why and when a worker leaves: the first reason counts, and the grace after SIGTERM is a time of its own.
+// Why and when a worker leaves: the first reason counts, and the grace after SIGTERM is a separate time.
 
 #include "worker/leave_signal.h"
 

@@ -124,7 +124,8 @@ TEST(LoadOptionsTest, DefaultsGoByTheDeviceAndTheHost) {
 TEST(LoadOptionsTest, RanksWithCpusOfTheirOwnNeedNotDivideThem) {
   v1::LoadModelRequest request = LoadRequest(2, 5);
   for (const char* host : {"a", "a", "a", "a", "b"}) request.mutable_parallel()->add_rank_hosts(host);
-  // One shares some CPUs with this one, one has others, of one it is not known, and one is elsewhere.
+  // Beside this rank (4-7): a rank that shares some of the CPUs, a rank with different CPUs, a rank whose
+  // CPUs are unknown, and a rank on another host.
   for (const char* cpus : {"0-5", "8-11", "4-7", "", "4-7"}) request.mutable_parallel()->add_rank_cpus(cpus);
   const auto options = MakeLoadOptions(request, {});
   ASSERT_TRUE(options.ok()) << options.status();

@@ -89,7 +89,7 @@ class Moments {
     return std::find(lines.begin(), lines.end(), line) != lines.end();
   }
 
-  // The fault that strikes now, and is noted as one that did.
+  // The fault that strikes now; the strike is noted.
   std::optional<MomentFault> Due(const std::string& moment) {
     if (path_.empty()) return std::nullopt;
     absl::MutexLock lock(&mu_);

@@ -19,7 +19,7 @@ class OperationLogTest : public testing::Test {
  protected:
   OperationLogTest() { log_.BeginEpoch(1); }
 
-  // Runs an operation whose result tells how many were done before it.
+  // Runs an operation whose result is the number of operations done before.
   absl::StatusOr<std::string> Run(uint64_t id, const char* call = "Sleep", int64_t epoch = 1) {
     return log_.Run({epoch, id, call}, Never, [this] { return absl::StrCat("result ", done_++); });
   }
@@ -73,7 +73,7 @@ TEST_F(OperationLogTest, ARepeatedCallWaitsForTheFirst) {
     });
     EXPECT_EQ(*result, "loaded");
   });
-  while (asked == 0) std::this_thread::yield();  // it waits
+  while (asked == 0) std::this_thread::yield();  // the second caller waits
   EXPECT_TRUE(
       absl::IsCancelled(log_.Run(
                                 {1, 7, "LoadModel"}, [] { return true; }, [] { return std::string(); })
@@ -94,7 +94,7 @@ TEST_F(OperationLogTest, BadIdsAreRefusedAndNotDone) {
 
 TEST_F(OperationLogTest, ANewEpochForgets) {
   ASSERT_TRUE(Run(7).ok());
-  log_.BeginEpoch(1);  // no new one
+  log_.BeginEpoch(1);  // the same epoch
   EXPECT_EQ(*Run(7), "result 0");
   log_.BeginEpoch(2);
   EXPECT_TRUE(absl::IsFailedPrecondition(Run(7).status()));

@@ -104,7 +104,7 @@ TEST(Placement, OneRankTakesMemoryOfAllNodesInTurns) {
   EXPECT_EQ(placement.cpus, (Cpus{0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15})) << "node by node";
   EXPECT_EQ(placement.description, "nodes 0-1, memory of each in turns");
   PlacementRequest eight = Rank(0, 1);
-  eight.num_threads = 8;  // pinned, they are all on the first node
+  eight.num_threads = 8;  // pinned, all eight are on the first node
   placement = Choose(eight, TwoNodes());
   EXPECT_EQ(placement.memory_nodes, Cpus{0});
   EXPECT_EQ(placement.description, "node 0");
@@ -177,7 +177,7 @@ TEST(Placement, TheFlagGoesBeforeEverything) {
   EXPECT_EQ(status.message(), "numa: node 7 has no CPU for this worker, whose CPUs are of node 0-1");
 }
 
-// The CPUs stay as they are: the flag counts them so.
+// The CPUs keep their numbers, which the flag counts.
 TEST(Placement, PinsOfTheCommandLineSayWhereMemoryIs) {
   PlacementRequest request = {.ranks_on_host = 2, .num_threads = 4, .first_cpu = 4};
   Placement placement = Choose(request, TwoNodes());
@@ -282,7 +282,7 @@ TEST(Placement, ThreadsThatAreToldHaveTheFastestCores) {
   PlacementRequest request = Rank(0, 1);
   request.num_threads = 4;
   EXPECT_TRUE(Choose(request, Hybrid()).thread_speeds.empty());
-  request.num_threads = 15;  // one of low power, too
+  request.num_threads = 15;  // a core of low power, too
   Placement placement = Choose(request, Hybrid());
   ASSERT_EQ(placement.thread_speeds.size(), 15u);
   EXPECT_EQ(placement.thread_speeds[5], 1);

@@ -68,7 +68,7 @@ class RegionRunner : public ModelRunner {
     }
     return absl::OkStatus();
   }
-  // Block `id` is full of a letter of its own.
+  // Block `id` is full of the block's letter.
   void FillBlock(int32_t id) { driver_.Fill(Block(id), kv_block_bytes(), static_cast<char>('A' + id)); }
   void SpoilBlock(int32_t id) { driver_.Fill(Block(id), kv_block_bytes(), '?'); }
   bool HasBlock(int32_t id) {
@@ -187,7 +187,7 @@ class Rank {
 
 using Pairs = std::vector<std::pair<int32_t, int32_t>>;
 
-// Adds pairs of device blocks and their host copies, and the host blocks that steps have swapped out.
+// Adds pairs of device blocks and host copies, and the host blocks that steps have swapped out.
 inline v1::Transition Keeping(v1::Transition transition, const Pairs& pairs,
                               const std::vector<int32_t>& swapped = {}) {
   for (const auto& [device, host] : pairs) {

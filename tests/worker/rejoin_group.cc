@@ -15,7 +15,7 @@ namespace {
 constexpr int kBlockSize = 16;
 
 const std::vector<int32_t> kPrompt = {5, 17, 42, 9};
-// The blocks of the sequence, and the host blocks that keep them.
+// The blocks of the sequence, and the host blocks that keep copies.
 constexpr int kBlocks[] = {1, 2};
 constexpr int kHostBlocks[] = {2, 0};
 

@@ -1,6 +1,6 @@
 #pragma once
 // Ranks of a tiny model in this process, a Worker each, driven like ranks of a coordinator: the ranks
-// generate tokens, lose a rank, and go on in the next epoch with a newcomer in its place.
+// generate tokens, lose a rank, and go on in the next epoch with a newcomer in the place of the lost rank.
 
 #include <atomic>
 #include <cstdint>
@@ -29,7 +29,7 @@ class RejoinGroup {
 
   // Epoch 1: every rank from a new process to Awake.
   absl::Status Form();
-  // Ends a rank, as if its process were gone.
+  // Ends a rank, as if the process were gone.
   void Lose(int rank) { workers_[rank].reset(); }
   // The next epoch: survivors are fenced, lost ranks are replaced, all join, and new ranks are brought to the
   // survivors' `sleep_level` (0: awake).
@@ -40,7 +40,7 @@ class RejoinGroup {
   // Afterwards the first `num_blocks` blocks of the cache have memory.
   absl::Status ResizeKvCache(int num_blocks);
   // A prompt and `count` greedy tokens. A rank `absent` that is not -1 gets no step after the prompt's, and
-  // the result is the error of another rank.
+  // the result is the error of a present rank.
   absl::StatusOr<std::vector<int32_t>> Generate(int count, int absent = -1);
   // As Generate, but after each token all ranks sleep and keep the sequence's blocks, and the sequence goes
   // on after the wake-up: no token is computed twice.

@@ -1,5 +1,5 @@
-// Two ranks of a real (tiny) model: one is lost, another takes its place, and the tokens are those of a run
-// that nobody disturbed.
+// Two ranks of a real (tiny) model: one rank is lost, a newcomer takes the place, and the tokens are the same
+// as in an undisturbed run.
 
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ TEST_F(RejoinTest, ASequenceWhoseBlocksAreKeptGoesOnAfterEverySleep) {
 
 TEST_F(RejoinTest, AfterAFailedStepTheTokensAreTheSame) {
   for (int i = 0; i < 3; ++i) {
-    // Rank 1 does not come to a step; rank 0 waits for it until the abort.
+    // Rank 1 does not come to a step; rank 0 waits for rank 1 until the abort.
     std::thread fence([&] {
       while (!group_.worker(0).step_in_progress()) absl::SleepFor(absl::Milliseconds(1));
       group_.worker(0).Abort("rank 1 is lost");

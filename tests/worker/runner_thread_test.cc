@@ -1,5 +1,5 @@
-// The runner thread's signs of life: a task may take up to its bound, and a thread that waits for tasks
-// lives.
+// The runner thread's signs of life: a task may take as long as the task's bound, and a thread that waits for
+// tasks lives.
 
 #include "worker/runner_thread.h"
 

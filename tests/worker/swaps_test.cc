@@ -45,7 +45,7 @@ TEST(SwapsTest, ABlockComesBackAsItWas) {
   EXPECT_EQ(rank.HostTierBytes(), kHostBlocks * kBlockBytes) << "for the next ones";
 }
 
-// The step waits for those alone; on a GPU the others are copied beside it.
+// The step waits for these copies alone; on a GPU the other blocks are copied beside the step.
 TEST(SwapsTest, BlocksThatTheStepGetsAreCopiedFirst) {
   using Blocks = std::vector<std::vector<int32_t>>;
   const std::vector<std::function<void(v1::StepRequest*)>> gives = {
@@ -132,7 +132,7 @@ TEST(SwapsTest, ItOutlivesASleepThatKeepsNothingElse) {
   EXPECT_TRUE(rank.HasBlock(1));
 }
 
-// Their sequences have ended, before the sleep and while it lasts.
+// The sequences of the blocks have ended, before and during the sleep.
 TEST(SwapsTest, WhatIsNotWantedAnyMoreTakesNoHostMemoryAfterASleep) {
   Rank rank;
   Swap(rank, 1, {{1, 0}, {2, 1}});

@@ -1,4 +1,4 @@
-// How far a rank says that it is, seen from within its transitions.
+// The progress that a rank tells, seen from within transitions.
 
 #include "worker/transition_meter.h"
 
@@ -58,7 +58,7 @@ TEST(TransitionMeterTest, NeverMoreThanTheTotalWhichACommittedOneHas) {
   EXPECT_EQ(meter.Progress()->bytes_done(), 100);
 }
 
-// A rank that is asked how far it is within every call of its driver.
+// A rank that is asked for its progress within every call of the driver.
 class WatchedRank {
  public:
   WatchedRank() {
@@ -83,7 +83,7 @@ class WatchedRank {
     }
     return phases;
   }
-  // Both phases; returns what was seen, with what follows each.
+  // Both phases; returns the progress that was seen, with the progress after each.
   std::vector<std::string> Run(const v1::Transition& transition, uint64_t id) {
     seen_.clear();
     EXPECT_EQ(rank_.Prepare(transition, id), absl::OkStatus());

@@ -65,7 +65,7 @@ class UpdatePortTest : public testing::Test {
     return response.update_port();
   }
 
-  // A stream of the coordinator, in which it says no more than which update it is.
+  // A stream of the coordinator, which names the update and nothing else.
   struct Hold {
     Hold(v1::WorkerService::Stub* stub, const std::string& id)
         : writer(stub->UpdateWeights(&context, &response)) {
@@ -194,7 +194,7 @@ TEST_F(UpdatePortTest, StrangersAreRefused) {
   EXPECT_EQ(Trainer(port, "secret", 1, "v").SendAll(9),
             absl::FailedPreconditionError("UpdateWeights: update v is not under way"));
   EXPECT_EQ(control_.num_placed, 0);
-  // There is nothing else behind it: no other service answers.
+  // Nothing else is behind the port: no other service answers.
   grpc::ClientContext context;
   context.AddMetadata(kUpdateTokenKey, "secret");
   const auto worker = v1::WorkerService::NewStub(Trainer::Dial(port));
@@ -210,7 +210,7 @@ TEST_F(UpdatePortTest, ThePortClosesWithTheCoordinatorsStream) {
   auto hold = std::make_unique<Hold>(stub_.get(), "u");
   Trainer trainer(port, "secret");
   ASSERT_TRUE(trainer.Send(AllTensors(3)[0]));
-  while (control_.num_placed == 0) absl::SleepFor(absl::Milliseconds(1));  // the worker has begun with it
+  while (control_.num_placed == 0) absl::SleepFor(absl::Milliseconds(1));  // the worker has begun to place
   hold->context.TryCancel();
   EXPECT_FALSE(hold->Finish().ok());
   EXPECT_FALSE(FromGrpcStatus(trainer.writer->Finish()).ok()) << "also without the trainer's word";
@@ -238,7 +238,7 @@ TEST_F(UpdatePortTest, AFenceClosesThePort) {
   const v1::UpdatePort port = Begin("u", "secret");
   Trainer trainer(port, "secret");
   ASSERT_TRUE(trainer.Send(AllTensors(3)[0]));
-  while (control_.num_placed == 0) absl::SleepFor(absl::Milliseconds(1));  // the worker has begun with it
+  while (control_.num_placed == 0) absl::SleepFor(absl::Milliseconds(1));  // the worker has begun to place
   ASSERT_TRUE(Fence(2));
   EXPECT_FALSE(FromGrpcStatus(trainer.writer->Finish()).ok());
   EXPECT_EQ(Trainer(port, "secret", 2).SendAll(3).code(), absl::StatusCode::kUnavailable);

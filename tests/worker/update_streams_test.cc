@@ -93,7 +93,7 @@ class UpdateStreamsTest : public testing::Test {
     return response.weights_version();
   }
   static v1::WeightChunk One(float value) { return AllTensors(value)[0]; }
-  // The chunk without its second half, which is the other chunk.
+  // The chunk without its second half, which is the second chunk.
   static v1::WeightChunk Cut(v1::WeightChunk* chunk) {
     v1::WeightChunk rest;
     const size_t half = chunk->data().size() / 2;
@@ -183,7 +183,7 @@ TEST_F(UpdateStreamsTest, AStreamIsOfOneEpochAndOneUpdate) {
             absl::InvalidArgumentError("UpdateWeights: a stream begins with its epoch and update"));
 }
 
-// The worker learns of it a moment later; whatever comes first, the part of a tensor does not count.
+// The worker learns of the loss a moment later; in any order of events the part of a tensor does not count.
 TEST_F(UpdateStreamsTest, AClientThatDisappearsWithinATensorLeavesNothingOfIt) {
   ASSERT_EQ(Begin("u", 1), absl::OkStatus());
   v1::WeightChunk chunk = One(9);
@@ -192,7 +192,7 @@ TEST_F(UpdateStreamsTest, AClientThatDisappearsWithinATensorLeavesNothingOfIt) {
     Stream lost(stub_.get(), "u");
     ASSERT_TRUE(lost.Send(One(3)));
     ASSERT_TRUE(lost.Send(chunk));
-    while (control_.num_placed == 0) absl::SleepFor(absl::Milliseconds(1));  // the worker has begun with it
+    while (control_.num_placed == 0) absl::SleepFor(absl::Milliseconds(1));  // the worker has begun to place
     lost.context.TryCancel();
     EXPECT_FALSE(lost.Finish().ok());
   }
@@ -203,7 +203,7 @@ TEST_F(UpdateStreamsTest, AClientThatDisappearsWithinATensorLeavesNothingOfIt) {
   EXPECT_EQ(RunStep(worker_, EmptyStep(1)).tokens(0).token_id(), 1 + 5);
 }
 
-// A sender that hangs, and another one that took its place.
+// A sender that hangs, and a later sender that took its place.
 TEST_F(UpdateStreamsTest, ALaterStreamTakesOver) {
   ASSERT_EQ(Begin("u", 1), absl::OkStatus());
   Stream hangs(stub_.get(), "u");
@@ -211,7 +211,7 @@ TEST_F(UpdateStreamsTest, ALaterStreamTakesOver) {
   const v1::WeightChunk rest = Cut(&chunk);
   ASSERT_TRUE(hangs.Send(One(9)));
   ASSERT_TRUE(hangs.Send(chunk));
-  while (control_.num_placed == 0) absl::SleepFor(absl::Milliseconds(1));  // the worker has begun with it
+  while (control_.num_placed == 0) absl::SleepFor(absl::Milliseconds(1));  // the worker has begun to place
   Stream next(stub_.get(), "u");
   ASSERT_TRUE(next.Send(One(5)));
   ASSERT_EQ(next.Finish(), absl::OkStatus());
@@ -236,7 +236,7 @@ TEST_F(UpdateStreamsTest, AFenceEndsStreamsThatWait) {
 TEST_F(UpdateStreamsTest, OpenStreamsAreBounded) {
   std::vector<std::unique_ptr<Stream>> open;
   for (int i = 0; i < 8; ++i) open.push_back(std::make_unique<Stream>(stub_.get(), "u"));
-  for (int attempt = 0;; ++attempt) {  // the worker learns of them a moment later
+  for (int attempt = 0;; ++attempt) {  // the worker learns of open streams a moment later
     ASSERT_LT(attempt, 2000);
     if (absl::IsResourceExhausted(Stream(stub_.get(), "u").Finish())) break;
     absl::SleepFor(absl::Milliseconds(5));

@@ -25,7 +25,7 @@ class WeightChecksumsTest : public ::testing::Test {
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
   }
-  // Returns how many parts it took.
+  // Returns the number of parts.
   int ReadAll(WeightChecksums* sums) {
     int parts = 0;
     for (; !sums->done(); ++parts) EXPECT_TRUE(sums->AddPart(device_.get()).ok());

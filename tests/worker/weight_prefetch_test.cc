@@ -1,5 +1,5 @@
-// Weights that are read ahead of a wake-up: what of a file comes into the page cache, and when a worker does
-// it.
+// Weights that are read ahead of a wake-up: the parts of a file that come into the page cache, and when a
+// worker reads ahead.
 
 #include "worker/weight_prefetch.h"
 
@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kPage = 4096;
 constexpr int64_t kFileBytes = 8 << 20;
 
-// A file on a disk, none of whose pages is in the page cache, as far as its file system lets them go.
+// A file on a disk, without a page in the page cache, as far as the file system drops pages.
 class PrefetchFile {
  public:
   PrefetchFile() {
@@ -87,7 +87,7 @@ TEST(WeightPrefetchTest, ItTakesNoMoreThanItsShareOfAProcessor) {
   EXPECT_EQ(rest(3, 3, 1), absl::ZeroDuration()) << "it never rests";
 }
 
-// A thread with a lower one than those that compute gets next to nothing beside them.
+// A thread of lower priority gets next to nothing beside threads that compute.
 TEST(WeightPrefetchTest, ItHasThePriorityOfOthers) {
   const PrefetchFile file;
   const int own = getpriority(PRIO_PROCESS, 0);
@@ -96,7 +96,7 @@ TEST(WeightPrefetchTest, ItHasThePriorityOfOthers) {
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
     errno = 0;
     const int priority = getpriority(PRIO_PROCESS, std::stoi(thread.path().filename().string()));
-    if (errno != 0) continue;  // it may have ended
+    if (errno != 0) continue;  // the thread may have ended
     EXPECT_EQ(priority, own);
   }
   Await(prefetch);

@@ -88,7 +88,7 @@ TEST_F(WorkerAdaptersTest, WhatWasReadCountsUntilItIsDropped) {
   EXPECT_EQ(HostBytes(), before);
 }
 
-// The question before the last one is asked by the reader.
+// The reader asks the last question but one.
 TEST_F(WorkerAdaptersTest, NothingIsKeptOfACallThatWasLeftAfterItsLastMatrix) {
   int asked = 0;
   EXPECT_TRUE(absl::IsCancelled(Read(adapter_, [&] { return ++asked > kNumLoraTargets; })));

@@ -1,4 +1,4 @@
-// The worker's self-check: when it runs, and what it says.
+// The worker's self-check: when the check runs, and which results it gives.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// A worker through epochs: what it refuses, what a Fence ends, and what survives.
+// A worker through epochs: the calls that are refused, the work that a Fence ends, and the state that
+// survives.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,7 +17,7 @@
 namespace somnus {
 namespace {
 
-constexpr absl::Duration kSoon = absl::Seconds(60);  // of what takes minutes unless something ends it
+constexpr absl::Duration kSoon = absl::Seconds(60);  // for work of minutes that something ends
 
 std::string RandomGroup() {
   std::random_device random;
@@ -196,7 +197,8 @@ TEST_F(WorkerEpochTest, AFailedProfileEndsWithTheEpoch) {
   EXPECT_EQ(BeginEpoch(worker_, 2)->state(), "loaded");
 }
 
-// The reply of a step of epoch 1 is awaited in epoch 2 only, when its error concerns nobody any longer.
+// The reply of a step of epoch 1 is awaited in epoch 2 only, when the step's error concerns nobody any
+// longer.
 TEST_F(WorkerEpochTest, AnErrorThatComesAfterItsEpochFailsNothing) {
   ASSERT_TRUE(MakeAwake(worker_).ok());
   control_.wait_errors = {absl::AbortedError("epoch 2 begins")};
@@ -214,7 +216,7 @@ TEST_F(WorkerEpochTest, AnErrorThatComesAfterItsEpochFailsNothing) {
   EXPECT_TRUE(StepStatus(worker_, 1, 2).ok());
 }
 
-// A long load is not ended: the Fence says so, and its repetition succeeds.
+// A long load is not ended: the Fence says so, and a second Fence succeeds.
 TEST_F(WorkerEpochTest, AFenceDuringALoadCanBeSentAgain) {
   ASSERT_TRUE(BeginEpoch(worker_, 1).ok());
   absl::Notification hold, ended_streams;
@@ -334,7 +336,7 @@ TEST_F(WorkerPairTest, AFenceEndsAGroupThatForms) {
   std::thread join([&] { joined = workers_[0]->JoinGroup(JoinRequest(0, 2, RandomGroup(), 2)); });
   for (auto& worker : workers_) ASSERT_TRUE(worker->Fence(3, kSoon, [] {}).ok());
   join.join();
-  // Aborted while it waited for rank 1; or it came too late to begin.
+  // Aborted during the wait for rank 1; or the call came too late to begin.
   EXPECT_TRUE(absl::IsAborted(joined) || absl::IsFailedPrecondition(joined)) << joined;
   JoinBoth(3);
   StepBoth(3);

@@ -1,4 +1,4 @@
-// A worker moves where its placement says, and tells where it is.
+// A worker moves to its placement, and tells the place.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace somnus {
 namespace {
 
-// A host with two nodes, of which the second one has all CPUs, and no memory that this kernel could place.
+// A host with two nodes, of which the second has all CPUs, and no memory that this kernel could place.
 TEST(WorkerPlacementTest, RunsOnTheNodeThatItWasToldAndSaysSo) {
   const std::vector<int> all = AllowedCpus();
   FakeModelControl control;

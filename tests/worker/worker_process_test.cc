@@ -1,5 +1,5 @@
-// The worker as a process, with a coordinator that the test plays: it registers, and leaves for every reason
-// there is.
+// The worker as a process, with a coordinator that the test plays: the worker registers, and leaves for every
+// reason there is.
 
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -154,9 +154,10 @@ TEST(WorkerProcess, SigtermLetsTheCoordinatorDrainFirst) {
   EXPECT_EQ(process.Wait(), 0);
 }
 
-// Starts a worker as the child of a process that is killed once the worker has registered; returns its pid.
+// Starts a worker as the child of a process that is killed once the worker has registered; returns the
+// worker's pid.
 pid_t StartAndOrphan(FakeCoordinator* coordinator, const std::vector<std::string>& flags) {
-  EXPECT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // the orphan becomes ours, so that its end can be seen
+  EXPECT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // the test sees the orphan's end
   std::vector<std::string> args = {"worker/worker", "--coordinator=" + coordinator->address()};
   args.insert(args.end(), flags.begin(), flags.end());
   const pid_t parent = fork();
@@ -192,7 +193,7 @@ TEST(WorkerProcess, SpawnedWorkerLeavesWithItsParent) {
 
 TEST(WorkerProcess, SpawnedWorkerWhoseParentIsGoneBeforeItLooksLeaves) {
   FakeCoordinator coordinator;
-  coordinator.Stop();                                 // it would wait here for --register-timeout
+  coordinator.Stop();  // a worker that does not leave would wait here for --register-timeout
   constexpr char kNobody[] = "--spawned-by=4194304";  // above every process id
   Process process({"--coordinator=" + coordinator.address(), kNobody, "--worker-grace=1h"});
   EXPECT_EQ(process.Wait(), 1);

@@ -25,8 +25,7 @@ namespace somnus {
 inline constexpr absl::Duration kPatience = absl::Seconds(40);
 inline constexpr int kStillRunning = -1;
 
-// The service of a coordinator that workers register with, on a Unix socket in a folder of its own. Thread
-// safe.
+// The service of a coordinator that workers register with, on a Unix socket in a new folder. Thread safe.
 class FakeCoordinator : public v1::ClusterService::Service {
  public:
   explicit FakeCoordinator(const ClusterTrust& trust = ClusterTrust()) : trust_(trust) { Start(); }
@@ -80,7 +79,7 @@ class FakeCoordinator : public v1::ClusterService::Service {
   std::atomic<int> beats_{0};
 };
 
-// The worker (worker/worker under the current folder) with these arguments; killed at the end.
+// The worker (worker/worker under the current folder) with the given arguments; killed at the end.
 class Process {
  public:
   explicit Process(std::vector<std::string> args) {

@@ -48,7 +48,7 @@ class WorkerServiceTest : public testing::Test {
     if (snapshot != nullptr) *snapshot = response.snapshot();
     return FromGrpcStatus(status);
   }
-  // Stamps the request with an operation id of its own.
+  // Stamps the request with a new operation id.
   template <typename Call, typename Request, typename Response>
   absl::Status Operate(const Call& call, Request request, Response* response) {
     request.set_operation_id(++last_operation_);
@@ -70,7 +70,7 @@ class WorkerServiceTest : public testing::Test {
   }
 
   FakeModelControl control_;
-  absl::Notification hold_;  // lives as long as the service, whose threads wait for it
+  absl::Notification hold_;  // lives as long as the service, whose threads wait for the notification
   std::atomic<int> shutdowns_{0};
   Worker worker_;
   std::unique_ptr<grpc::Service> service_;
@@ -335,7 +335,7 @@ TEST(WorkerServiceGroupTest, CancelledStreamEndsTheCollectiveUnderWay) {
   grpc::ClientContext context;
   const auto stream = stub->Execute(&context);
   ASSERT_TRUE(stream->Write(EmptyStep(1)));
-  while (controls[0].steps == 0) absl::SleepFor(absl::Milliseconds(1));  // it is in the collective, or nearly
+  while (controls[0].steps == 0) absl::SleepFor(absl::Milliseconds(1));  // in the collective, or nearly
   EXPECT_EQ(workers[0].GetStatus().state(), "awake");
   context.TryCancel();
   stream->Finish();

@@ -1,5 +1,5 @@
-// The lifecycle of one rank: which call is legal in which state, what sleep keeps, what an error leaves
-// behind.
+// The lifecycle of one rank: the calls that are legal in each state, the memory that a sleep keeps, and the
+// state after an error.
 
 #include "worker/worker.h"
 
@@ -126,7 +126,7 @@ TEST_F(WorkerTest, EveryCallInTheWrongStateNamesTheState) {
   expect(worker_.AllocateKvCache(KvRequest()).status(), "awake");
   ASSERT_TRUE(Sleep(worker_, 1).ok());
   expect(step_status(), "asleep");
-  // None of these calls changed anything.
+  // None of the calls changed anything.
   ASSERT_TRUE(WakeUp(worker_).ok());
   EXPECT_EQ(Step(++last_step).error_code(), 0);
 }
@@ -256,7 +256,7 @@ TEST_F(WorkerTest, RepeatedCallsChangeNothing) {
   EXPECT_EQ(Step(2).tokens(0).token_id(), 9);
 }
 
-// The second step was under way when the first one failed; its error says less.
+// The second step was under way when the first failed; the second error says less.
 TEST_F(WorkerTest, TheFirstErrorOfStepsUnderWayStays) {
   MakeAwake();
   control_.wait_errors = {absl::DataLossError("the first"), absl::AbortedError("what came of it")};

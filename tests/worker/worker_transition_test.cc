@@ -1,4 +1,4 @@
-// Transitions of one rank over memory that fails: what each phase leaves behind.
+// Transitions of one rank over memory that fails: the state after each phase.
 
 #include "proto/missing_memory.h"
 #include "tests/worker/region_rank.h"
@@ -183,7 +183,7 @@ TEST(WorkerTransitionTest, WhatComesAfterTheMappingFailsAsWell) {
   }
 }
 
-// The n-th call of the driver fails, whichever that is, in a transition from some state to another.
+// The n-th call of the driver fails, of any kind, in a transition between two states.
 class FailEveryCall : public testing::TestWithParam<int> {};
 
 TEST_P(FailEveryCall, LeavesEveryTagWhereItWasAndWorksWhenTriedAgain) {

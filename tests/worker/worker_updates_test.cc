@@ -1,4 +1,4 @@
-// Updates of weights: what they need, and what ends them.
+// Updates of weights: their conditions, and their ends.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST_F(WorkerUpdatesTest, ATensorThatHasComeInPartKeepsTheUpdateOpen) {
   EXPECT_THAT(std::string(ended.message()), HasSubstr("the stream ended after 64 of its 128 bytes"));
   EXPECT_THAT(std::string(Finish("u", 2).message()), HasSubstr("model.embed_tokens.weight"));
   EXPECT_EQ(Number(), -1);
-  // A stream whose sender is lost is over once another one begins.
+  // A stream whose sender is lost is over once a new stream begins.
   const auto lost = worker_.OpenWeightStream(1, "u");
   ASSERT_TRUE(lost.ok());
   ASSERT_EQ(worker_.AddWeights(1, *lost, Half(3)), absl::OkStatus());

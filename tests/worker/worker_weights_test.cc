@@ -1,4 +1,4 @@
-// Weights that are read again or brought by an update: which version they have, and what becomes of them in
+// Weights that are read again or brought by an update: the version of the weights, and the weights after
 // transitions.
 
 #include <gmock/gmock.h>
@@ -112,7 +112,8 @@ TEST_F(WorkerWeightsTest, ChecksumsAreOfTheWeightsThatAreThere) {
   EXPECT_NE(sums()->weights(0).checksum(), first->weights(0).checksum());
 }
 
-// The other ranks may have read it: this one has weights of no version until somebody says which.
+// The other ranks may have read the checkpoint: this rank has weights of no version until the coordinator
+// gives a version.
 TEST_F(WorkerWeightsTest, AReloadThatFailsHalfwayLeavesStaleWeights) {
   MakeAwake();
   control_.reload_error = absl::InvalidArgumentError("not what the header said");
@@ -124,7 +125,7 @@ TEST_F(WorkerWeightsTest, AReloadThatFailsHalfwayLeavesStaleWeights) {
   EXPECT_EQ(state(), kNowhere);
   EXPECT_EQ(Number(), -1);
   control_.reload_error = absl::OkStatus();
-  // No transition reads what the load had read.
+  // No transition reads the files of the load.
   ExpectRefused(Transit(0), "somnus reload-weights or an update");
   const int reloads = control_.reloads;
   for (const int level : {1, 2}) {
@@ -159,7 +160,7 @@ TEST_F(WorkerWeightsTest, NothingReadsTheOldCheckpointAfterAnUpdate) {
     EXPECT_EQ(state(), updated);
     EXPECT_EQ(Number(), 3);
   }
-  // The group loses another rank in the middle of a sleep.
+  // The group loses a rank in the middle of a sleep.
   ASSERT_EQ(worker_.Prepare(PrepareOf(TransitionOf(2), ++last_transition_)), absl::OkStatus());
   const auto snapshot = BeginEpoch(worker_, 2);
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
@@ -208,7 +209,7 @@ TEST_F(WorkerWeightsTest, AWakeUpMaySkipTheLoadAndALaterOneReadsIt) {
   EXPECT_EQ(control_.reloads, 0);
   ASSERT_EQ(Transit(0, {"kv_cache", "workspace"}), absl::OkStatus());
   EXPECT_EQ(Number(), -1);
-  // An abort leaves them stale, whatever was written.
+  // An abort leaves the weights stale, however much was written.
   ASSERT_EQ(worker_.Prepare(PrepareOf(TransitionOf(0), ++last_transition_)), absl::OkStatus());
   ASSERT_EQ(worker_.AbortTransition(AbortOf(last_transition_)), absl::OkStatus());
   EXPECT_EQ(Number(), -1);
@@ -273,7 +274,8 @@ TEST_F(WorkerWeightsTest, MemoryAloneIsStaleUntilAnUpdateOrAReload) {
   EXPECT_EQ(other.Snapshot().options_digest(), worker_.Snapshot().options_digest());
 }
 
-// A group of random weights has no other files, and an update may have replaced those.
+// A group of random weights has no file but a configuration, and an update may have replaced the weights of
+// files.
 TEST(MemoryAlone, NeedsNoMoreThanAConfiguration) {
   FakeModelControl control;
   WorkerParts parts = FakeParts(&control);

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Measures what the operations page costs the server: start-up, speed, processor time and memory, with the page closed
-and with ten pages open, in turns. Beside it an idle second server runs all the time: in the state "elsewhere" the pages look
-at the second server. The clients of the pages then take the same time of the same cores, and open / elsewhere is what the
-watched server pays.
+and with ten pages open, in turns. Beside it an idle second server runs all the time: in the state "elsewhere" the pages look at
+the second server. The clients of the pages then take the same time of the same cores, and open / elsewhere is the cost of the
+watched server.
 
 Usage: console_cost.py MODEL [--pages 10] [--rounds 5] [--seconds 10] [--concurrency 8] [--json FILE] [-- SERVER FLAG ...]
-A page is a client that asks for what the page asks for, over one connection: its files once, then GET /status of
-operators' listener, and again a second after each answer (coordinator/console/page/operations.js). No browser runs: on
-the same cores it would take from the server what it needs for itself. The pages are one process of their own.
+A page is a client with the requests of the page, over one connection: the files once, then GET /status of operators' listener,
+and again a second after each answer (coordinator/console/page/operations.js). No browser runs: on the same cores a browser
+would take processor time from the server. The pages are one separate process.
 
 For each round and state, in turns: a start with the pages already open, from exec to /health 200; then
 --seconds without requests, and --seconds of --concurrency streams without an end. Prints medians and ranges, and the
@@ -39,7 +39,7 @@ IMPORTS = re.compile(r'from "\./([\w.-]+)"')
 
 
 def page(port):
-    """Looks for ever, as one open page does."""
+    """Looks for ever, as an open page does."""
     connection, files = None, None
     while True:
         try:

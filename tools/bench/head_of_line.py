@@ -2,9 +2,9 @@
 """Measures head-of-line blocking in a served engine: a prompt of 2 tokens that arrives behind six of 3,500.
 
 Usage: head_of_line.py MODEL [--rounds 3] [--long-prompts 6] [--long-tokens 3500] [--json FILE] [-- SERVER FLAG ...]
-Each round sends the long prompts twice, once alone and once with the short one right behind them, in turns. It prints
-when the short prompt got its first token, when the last long one got its own, the former's share of the latter, and how
-much later the long ones ended than alone. Every prompt asks for one token, and none shares a prefix with another.
+Each round sends the long prompts twice, once alone and once with the short prompt right behind, in turns. Prints when the short
+prompt got the first token, when the last long prompt did, the former's share of the latter, and how much later the long prompts
+ended than alone. Every prompt asks for one token, and no two share a prefix.
 """
 import argparse
 import json

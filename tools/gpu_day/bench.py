@@ -1,4 +1,4 @@
-"""Runs gpu_bench and tells its rows as it writes them."""
+"""Runs gpu_bench and tells each row as soon as written."""
 import json
 import subprocess
 
@@ -6,7 +6,8 @@ import events
 
 
 def rows_of(kit, name, *flags):
-    """The rows that gpu_bench measures with these flags, each told as it comes; events.Failed when it ends with an error."""
+    """The rows that gpu_bench measures with the given flags, each told as it comes; events.Failed when gpu_bench ends with an
+    error."""
     command = [kit.path("tools", "bench", "gpu_bench"), *flags, "--json-lines", "-"]
     found, end = [], {}
     with open(kit.log(name), "w", encoding="utf-8") as log:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The device day: runs the table's items one after the other within a time, and leaves four files under --out.
+"""The device day: runs the table's items in turn within a time, and leaves four files under --out.
 
 day.jsonl (every event at once), day.md (its tables, rewritten after each item), clocks.csv, logs.tar.xz. tools/gpu_day.sh calls it.
 """
@@ -48,7 +48,7 @@ def arguments(argv, table):
 
 
 class Day:
-    """One call: its items, its files, and the time that is left."""
+    """One call: the items, the files, and the time that is left."""
 
     def __init__(self, args, scratch):
         self.args, self.ended_by = args, None
@@ -113,7 +113,7 @@ class Day:
         self.replace("day.md", day_page.text(self.journal.lines).encode())
 
     def replace(self, name, contents):
-        """A file of --out in one step, so that a kill leaves the one before."""
+        """Writes a file of --out in one step, so that a kill leaves the file before."""
         partial = self.file(f".{name}")
         with open(partial, "wb") as file:
             file.write(contents)

@@ -1,4 +1,4 @@
-"""The H100's numbers (docs/gpu_verification.md, R3 and R4), and what was expected of an H200 before anything had run on one.
+"""The H100's numbers (docs/gpu_verification.md, R3 and R4), and the expectations of an H200 before anything had run on an H200.
 
 Expectations were computed on 2026-11-28 from ceilings of 4.3 TB/s of copies, 55 GB/s of the bus and 790 TFLOP/s.
 """
@@ -29,7 +29,7 @@ SLEEPS = {"first": "sleep 1.32 to 3.29 s", "second": "sleep 54, 82, 89 ms; wake 
           "one-second": "wake a second after the sleep 307, 316 ms"}
 CEILINGS = "copy 2,967 to 3,004 GB/s, bus 54.0 to 55.0 GB/s"
 
-# (name, key of day_page.measured(), the H100's number, the H200's expected one, where to look if that does not come).
+# (name, key of day_page.measured(), the H100's number, the expected number of an H200, where to look if the expectation fails).
 EXPECTED = (
     ("8B, batch 1", "decode qwen3-8b 1", "6.17 ms, 0.83", "4.6-4.9 ms, 0.73-0.77",
      "launch gaps and attention's fixed cost weigh 1.4 times as much"),

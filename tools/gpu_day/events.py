@@ -1,4 +1,4 @@
-"""The lines of JSON by which an item tells day.py, over standard output, what it measures and decides."""
+"""The lines of JSON by which an item tells day.py, over standard output, the item's measurements and decisions."""
 import json
 
 SKIPPED_STATUS = 77  # the exit status of an item that cannot run on this machine
@@ -9,7 +9,7 @@ class Failed(Exception):
 
 
 class Skipped(Exception):
-    """The machine lacks what the item needs."""
+    """The machine lacks something that the item needs."""
 
 
 def row(**fields):

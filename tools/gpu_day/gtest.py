@@ -1,4 +1,4 @@
-"""Runs a GoogleTest binary; each test's verdict is a row as it ends."""
+"""Runs a GoogleTest binary; each test's verdict is a row as soon as the test ends."""
 import re
 import subprocess
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""One item in a process of its own: `item_process.py NAME` runs items/NAME.py's run(kit).
+"""One item in a separate process: `item_process.py NAME` runs items/NAME.py's run(kit).
 
-Its standard output is for day.py: JSON lines of events.py. Its log is what it writes to standard error.
+The standard output is for day.py: JSON lines of events.py. Standard error is the item's log.
 """
 import importlib
 import signal

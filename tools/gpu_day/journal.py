@@ -1,6 +1,6 @@
 """day.jsonl: a line for each event, which is on the disk before the day goes on.
 
-Events are {"t", "item", "status": start|ok|fail|timeout|skipped, "seconds", "data"}; what an item measures or decides is
+Events are {"t", "item", "status": start|ok|fail|timeout|skipped, "seconds", "data"}; an item's measurements and decisions are
 {"item", "row"} in between. The first event is of the item "day": the machine.
 """
 import json
@@ -33,7 +33,7 @@ class Journal:
 
     def __init__(self, path, begun, earlier=()):
         self._begun, self.lines = begun, list(earlier)
-        # The path may be that of the call that is resumed: its lines are never away.
+        # The path may be the path of the resumed call, whose lines are always there.
         partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}")
         with open(partial, "wb") as file:
             file.write(b"".join(map(encoded, self.lines)))

@@ -1,4 +1,4 @@
-"""The programs and folders of an item: those of the bundle, or in a rehearsal those of the emulator."""
+"""The programs and folders of an item: the bundle's, or in a rehearsal the emulator's."""
 import dataclasses
 import json
 import os
@@ -30,7 +30,8 @@ class Kit:
         return rehearsed if self.rehearse else real
 
     def environment(self, **more):
-        """The environment of the bundle's programs alone, whose libraries are in the bundle; the machine has those of others."""
+        """The environment of the bundle's programs alone, whose libraries are in the bundle; the machine has the libraries of
+        other programs."""
         cuda = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "lib64")
         folders = [self.path("lib"), cuda, os.environ.get("LD_LIBRARY_PATH", "")]
         return {**os.environ, **self.variables(), "LD_LIBRARY_PATH": ":".join(folder for folder in folders if folder), **more}

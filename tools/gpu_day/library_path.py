@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Finds where pip has put NVIDIA's libraries, and a Python that has PyTorch.
 
-As a script it prints what SOMNUS_LIBRARY_PATH shall be: the value that is set, or else every site-packages folder of the
-machine's Pythons that has libcublasLt or libnccl in nvidia/*/lib. It prints nothing where there is none.
+As a script the file prints the value for SOMNUS_LIBRARY_PATH: the value that is set, or else every site-packages folder of the
+machine's Pythons that has libcublasLt or libnccl in nvidia/*/lib. Prints nothing where there is none.
 """
 import glob
 import json
@@ -17,7 +17,7 @@ FOLDERS = "import json, site, sys; print(json.dumps([*site.getsitepackages(), si
 
 
 def pythons():
-    """The machine's Pythons, those that the shell would take first."""
+    """The machine's Pythons, first the Pythons that the shell would take."""
     found = [shutil.which("python3"), shutil.which("python"), sys.executable]
     if os.environ.get("VIRTUAL_ENV"):
         found.insert(0, os.path.join(os.environ["VIRTUAL_ENV"], "bin", "python3"))
@@ -54,7 +54,7 @@ def library_path():
 
 
 def python_with(*modules):
-    """The first Python that has all of these modules, or None. The modules are not imported, which takes seconds."""
+    """The first Python that has all the modules, or None. The modules are not imported, which takes seconds."""
     code = f"import importlib.util as u, sys; sys.exit(any(u.find_spec(m) is None for m in {modules!r}))"
     return next((python for python in pythons() if answer(python, code) is not None), None)
 

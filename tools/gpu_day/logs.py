@@ -3,7 +3,7 @@ import io
 import os
 import tarfile
 
-KEPT_BYTES = 512 << 10  # of a log's beginning and of its end, each
+KEPT_BYTES = 512 << 10  # of a log's beginning and end, each
 
 
 def shortened(path):

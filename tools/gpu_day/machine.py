@@ -8,7 +8,7 @@ import time
 import runner
 
 QUERY = ("name", "driver_version", "memory.total", "clocks.sm", "clocks.mem", "clocks.max.sm", "power.limit")
-# As Somnus opens it (kernels/cuda/cublaslt_api.cc over base/shared_library.h): the first of these files.
+# As Somnus opens it (kernels/cuda/cublaslt_api.cc over base/shared_library.h): the first of the files.
 CUBLASLT = """
 import ctypes, glob, os, sys
 names = ["libcublasLt.so.13", "libcublasLt.so.12"]
@@ -35,7 +35,7 @@ def output(command, timeout=30):
 
 
 def gpu():
-    """What nvidia-smi says of the first GPU; {} without one."""
+    """nvidia-smi's answers about the first GPU; {} without a GPU."""
     values = output(["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader"]).splitlines()[:1]
     found = dict(zip(QUERY, (value.strip() for value in values[0].split(",")))) if values else {}
     version = re.search(r"CUDA Version: *([\d.]+)", output(["nvidia-smi"]))
@@ -58,7 +58,7 @@ def facts(root, kit):
 
 
 class Clocks:
-    """Writes the GPU's clocks, power and the reasons that hold them down twice a second, until stop()."""
+    """Writes the GPU's clocks, power and the reasons for low clocks twice a second, until stop()."""
 
     HEADER = "timestamp, clocks.sm [MHz], power.draw [W], clocks_event_reasons.active\n"
 

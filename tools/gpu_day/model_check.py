@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Sets Somnus beside transformers: a checkpoint of random weights, greedy tokens and log-probabilities of eight prompts.
 
-transformers writes the checkpoint (its own initialization, seed 0). Somnus serves it in each type and answers by token ids;
-transformers then computes the same sequences in one pass each and says which token is the greedy one after each prefix. What
-must hold: in float32 every token, and log-probabilities within 1e-3; in bfloat16 a mean difference below 0.02, and 95 of 100
-tokens. Prints a JSON line for each type; "wrong" lists what does not hold. Needs torch and transformers.
+transformers writes the checkpoint (transformers' initialization, seed 0). Somnus serves it in each type and answers by token
+ids; transformers then computes the same sequences in one pass each and says which token is the greedy token after each prefix.
+The promises: in float32 every token, and log-probabilities within 1e-3; in bfloat16 a mean difference below 0.02, and 95 of 100
+tokens. Prints a JSON line for each type; "wrong" lists the broken promises. Needs torch and transformers.
 Usage: model_check.py --shapes NAME... [--device cuda|cpu] [--worker-device cuda|cpu] [--tokens N] [--root BUNDLE --logs DIR]
 """
 import argparse
@@ -59,7 +59,7 @@ def load(folder, dtype, device):
 
 
 def ask(kit, folder, shape, dtype, prompts, args):
-    """Somnus's tokens and their log-probabilities for each prompt."""
+    """Somnus's tokens and log-probabilities for each prompt."""
     longest = max(map(len, prompts)) + args.tokens
     flags = [f"--device={args.worker_device}", f"--dtype={dtype}", f"--max-model-len={longest + 16}", "--max-num-seqs=4"]
     if args.worker_device == "cuda" and kit.rehearse:
@@ -82,7 +82,7 @@ def reference(model, prompt, tokens):
 
 
 def compare(model, prompts, answers, tie):
-    """Counts the tokens that are the greedy ones, those that are as good (ties), and the differences of log-probabilities."""
+    """Counts the greedy tokens, the tokens that are as good (ties), and the differences of log-probabilities."""
     same, ties, count, differences = 0, 0, 0, []
     for prompt, (tokens, logprobs) in zip(prompts, answers):
         wanted = reference(model, prompt, tokens)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Lays out a folder like a bundle for a rehearsal: the emulator's programs, and stand-ins for what only a GPU's machine has.
+"""Lays out a folder like a bundle for a rehearsal: the emulator's programs, and stand-ins for programs that only a GPU's
+machine has.
 
 Usage: rehearsal.py REPOSITORY BINARIES FOLDER
 FOLDER/stubs, which goes first into PATH, has nvidia-smi, compute-sanitizer and ncu.
@@ -11,7 +12,7 @@ import stat
 import sys
 
 STUBS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stubs.py")
-# For each program of a bundle the emulator's program that stands in its place.
+# For each program of a bundle the emulator's program in its place.
 PROGRAMS = {
     "coordinator/coordinator": "coordinator/coordinator",
     "tools/somnus": "tools/somnus",

@@ -8,7 +8,7 @@ import threading
 
 import events
 
-GRACE_S = 5  # from TERM to KILL, for an item that overruns its budget
+GRACE_S = 5  # from TERM to KILL, for an item beyond the budget
 OVERRUN = (124, 137, -signal.SIGKILL)
 PR_SET_PDEATHSIG = 1
 # The worker's warning begins so (kernels/cuda/cuda_device.cc), unless SOMNUS_CUDA_DISABLE turns cuBLASLt off.
@@ -21,14 +21,14 @@ def die_with_parent():
 
 
 class ItemRun:
-    """One run of an item: relays its rows to the journal, and gathers the data of its end."""
+    """One run of an item: relays rows to the journal, and gathers the data of the end."""
 
     def __init__(self, item, journal, log, environment):
         self.item, self.journal, self.data = item, journal, {}
         self._log = log
         command = ["timeout", "-k", str(GRACE_S), str(item.seconds), *item.words()]
         with open(log, "a", encoding="utf-8") as errors:
-            # The item has a session of its own, so that wait() ends the processes that the item leaves behind by their group.
+            # The item has a separate session, so that wait() ends the processes that the item leaves behind, as a group.
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment,
                                              start_new_session=True, preexec_fn=die_with_parent)
         self._reader = threading.Thread(target=self._relay, daemon=True)
@@ -39,7 +39,7 @@ class ItemRun:
         self._process.send_signal(signal.SIGTERM)
 
     def wait(self):
-        """The item's status at its end."""
+        """The item's status at the end."""
         code = self._process.wait()
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -84,7 +84,7 @@ def logs_with_own_kernels(folder, item):
 
 
 def run_item(item, journal, logs, environment, began=None):
-    """Runs the item to its end, and returns (status, data). `began` gets the ItemRun, so that a signal can stop it."""
+    """Runs the item to the end, and returns (status, data). `began` gets the ItemRun, so that a signal can stop it."""
     run = ItemRun(item, journal, os.path.join(logs, f"{item.name}.log"), environment)
     if began is not None:
         began(run)

@@ -1,4 +1,4 @@
-"""`somnus serve` with one worker, and a client of it."""
+"""`somnus serve` with one worker, and a client of the server."""
 import http.client
 import json
 import os

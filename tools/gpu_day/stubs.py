@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stand-ins of a rehearsal for what only a GPU's machine has: stubs.py NAME ARGUMENTS..."""
+"""Stand-ins of a rehearsal for programs that only a GPU's machine has: stubs.py NAME ARGUMENTS..."""
 import json
 import os
 import sys
@@ -25,7 +25,7 @@ def nvidia_smi(args):
 
 
 def command_behind(args, with_values):
-    """The program that a tool's arguments end with: behind flags, of which these take a word."""
+    """The program that a tool's arguments end with: behind flags, some of which take a word."""
     at = 0
     while at < len(args) and args[at].startswith("-"):
         at += 2 if args[at] in with_values else 1

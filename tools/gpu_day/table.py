@@ -1,4 +1,4 @@
-"""The items of a device day in the order in which they run, and the choice of those that a call runs."""
+"""The items of a device day in their order, and the choice of items that a call runs."""
 import dataclasses
 import os
 import sys
@@ -42,7 +42,7 @@ def rehearsed(table):
 
 
 def named(table, names):
-    """The items of these names, in the table's order; ValueError for a name that is none."""
+    """The items of the given names, in the table's order; ValueError for an unknown name."""
     unknown = [name for name in names if name not in {item.name for item in table}]
     if unknown:
         raise ValueError(f"there is no item {', '.join(unknown)}: the items are {', '.join(item.name for item in table)}")

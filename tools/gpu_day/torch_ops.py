@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch's times of the ops that are named on standard input, as gpu_bench names them; a JSON line each.
 
-matmul of the same shapes, its weights alternating between copies that together exceed the L2 cache, and
+matmul of the same shapes, with weights that alternate between copies that together exceed the L2 cache, and
 scaled_dot_product_attention by FlashAttention-2 and by cuDNN over contiguous K and V with as many heads as ours, all in CUDA
 graphs. Usage: torch_ops.py [--device cuda|cpu] [--heads N] [--kv-heads N] [--head-dim N] < NAMES
 """

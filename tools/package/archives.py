@@ -6,7 +6,7 @@ import tarfile
 
 
 def tarball(folder, path, times):
-    """The folder with its own name as the first part of all names."""
+    """The folder, with the folder's name as the first part of all names."""
     def plain(entry):
         entry.uid = entry.gid = 0
         entry.uname = entry.gname = "root"

@@ -41,7 +41,7 @@ def version():
 
 
 def generate_messages(target):
-    """The package somnus.v1, as the client's own setup.py makes it, by the compiler that made the programs' messages."""
+    """The package somnus.v1, as made by the client's own setup.py, by the compiler that made the programs' messages."""
     names = ast.literal_eval(re.search(r"^PROTOS = (\(.*\))$", read("clients", "python", "setup.py"), re.MULTILINE).group(1))
     with tempfile.TemporaryDirectory() as folder:
         paths = [f"somnus/v1/{name}.proto" for name in names]
@@ -133,7 +133,7 @@ def make_debian_package(source, out, work, times):
 
 
 def commands_of(source):
-    """(name, help text) of each command but serve, whose flags are the server's."""
+    """(name, help text) of each command but serve, which has the server's flags."""
     somnus = os.path.join(source, "tools", "somnus")
     names = [line.split("\t")[0] for line in programs.output(somnus, "--help=commands").splitlines()]
     return [(name, programs.output(somnus, name, "--help")) for name in names if name != "serve"]

@@ -15,7 +15,7 @@ def roff(name, version, help_text, commands, times):
 
 
 def plain(text):
-    """Text that roff shows as it is."""
+    """Text that roff shows unchanged."""
     lines = [line.replace("\\", "\\e").replace("-", "\\-") for line in text.rstrip("\n").split("\n")]
     # A line that begins with a dot or an apostrophe would be a request.
     return "\n".join(f"\\&{line}" if line.startswith((".", "'")) else line for line in lines)

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 PROGRAMS = ("coordinator/coordinator", "worker/worker", "tools/somnus", "tools/bench/serving_bench")
-# Part of every system that can run the programs: the C library, and what a GPU's driver or pip brings.
+# Part of every system that can run the programs: the C library, and the libraries that a GPU's driver or pip brings.
 _OF_THE_SYSTEM = re.compile(r"^(?:libc|libm|libdl|librt|libpthread|libresolv|ld-linux.*|libcuda|libcublas.*|libnccl)\.so")
 _VERSION = re.compile(r"\bGLIBC_(\d+)\.(\d+)")
 
@@ -16,7 +16,7 @@ def output(*command):
 
 
 def libraries_of(program):
-    """The paths of the shared libraries that the loader finds, without those of the system."""
+    """The paths of the shared libraries that the loader finds, without the system's libraries."""
     found = {}
     for line in output("ldd", program).splitlines():
         name, arrow, rest = line.strip().partition(" => ")
@@ -39,7 +39,7 @@ def stage(source, target, with_libraries):
         copy(path, os.path.join(target, program), 0o755)
         if with_libraries:
             found.update(libraries_of(path))
-            # RPATH and not RUNPATH: it holds for the libraries' own libraries, too.
+            # RPATH and not RUNPATH: RPATH holds for the libraries' own libraries, too.
             libraries = os.path.join("$ORIGIN", os.path.relpath("lib", os.path.dirname(program)))
             output("patchelf", "--force-rpath", "--set-rpath", libraries, os.path.join(target, program))
     for name, path in sorted(found.items()):

@@ -24,7 +24,7 @@ absl::string_view TextOf(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-// Reads both ends of every tensor: what the parser accepted must be in the file.
+// Reads both ends of every tensor: accepted bytes must be in the file.
 void TouchTensors(const TensorTable& tensors) {
   for (const TensorInfo* tensor : tensors.All()) {
     const BlockSize block = BlockSizeOf(tensor->type);

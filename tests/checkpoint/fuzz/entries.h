@@ -1,7 +1,7 @@
 #pragma once
-// One entry per parser that reads what others wrote. Each takes any bytes, and must neither crash nor
-// allocate beyond a small multiple of them. libFuzzer drives them (tools/fuzz.sh), and so does a plain test
-// with seeded mutations.
+// One entry per parser of foreign files. Each takes any bytes, and must neither crash nor allocate beyond a
+// small multiple of the bytes. libFuzzer drives the entries (tools/fuzz.sh), and so does a plain test with
+// seeded mutations.
 
 #include <cstddef>
 #include <cstdint>

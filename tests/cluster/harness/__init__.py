@@ -19,7 +19,7 @@ from cluster.harness import control
 try:
     import grpc
 except ImportError:
-    grpc = None  # cases that need it are skipped
+    grpc = None  # cases that need the program are skipped
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 BIN = os.environ.get("SOMNUS_BIN", os.path.join(ROOT, "bazel-bin"))
@@ -41,14 +41,14 @@ def expected(name):
 
 
 def first_ephemeral_port():
-    """The kernel gives this port and those above it to outgoing connections."""
+    """The kernel gives this port and higher ports to outgoing connections."""
     with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
         return int(file.read().split()[0])
 
 
 def free_ports(count):
-    """Distinct ports that were free a moment ago. Outgoing connections never get one of them, but another server may
-    take one before its user binds it. Suites that run at once (SOMNUS_TEST_SLOT) choose from different ports."""
+    """Distinct ports that were free a moment ago. Outgoing connections never get such a port, but another server may take a
+    port before the caller binds it. Suites that run at once (SOMNUS_TEST_SLOT) choose from different ports."""
     slot, slots = map(int, os.environ.get("SOMNUS_TEST_SLOT", "0/1").split("/"))
     sockets = []
     try:
@@ -74,7 +74,7 @@ def children(pid):
                 for child in map(int, file.read().split()):
                     found += [child] + children(child)
     except OSError:
-        pass  # it has ended meanwhile
+        pass  # the process has ended meanwhile
     return found
 
 
@@ -126,11 +126,11 @@ class Response:
 
 
 class Cluster:
-    """`somnus serve` with its workers. Use as a context manager; leaving it kills whatever still runs.
+    """`somnus serve` with its workers. Use as a context manager; leaving the context kills all processes that still run.
 
     `log` is a descriptor that takes the log instead of what log() reads.
-    `prefix` is a command that runs the server's in the end, in its own place (exec). `ca` is a file with the authority of the
-    certificates that `flags` give to the listeners; `client` the certificate and the key that its clients show.
+    `prefix` is a command that in the end replaces itself by the server's command (exec). `ca` is a file with the authority of
+    the certificates that `flags` give to the listeners; `client` the certificate and the key that clients show.
     """
 
     api_key = admin_api_key = ""
@@ -226,7 +226,7 @@ class Cluster:
         return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
 
     def complete(self, prompt, **fields):
-        """The answer of a greedy, non-streamed completion; AssertionError unless it is a 200."""
+        """The answer of a greedy, non-streamed completion; AssertionError unless the status is 200."""
         body = {"model": self.name, "prompt": prompt, "temperature": 0, "max_tokens": 32, "return_token_ids": True, **fields}
         response = self.request("POST", "/v1/completions", body)
         if response.status != 200:
@@ -237,13 +237,13 @@ class Cluster:
         return self.complete(prompt, **fields)["choices"][0]["token_ids"]
 
     def open_stream(self, prompt, timeout=120, **fields):
-        """A streamed completion as a Stream, its header read."""
+        """A streamed completion as a Stream, after the header."""
         body = {"model": self.name, "prompt": prompt, "temperature": 0, "max_tokens": 32, "stream": True,
                 "ignore_eos": True, **fields}
         return Stream(self.connection(self.port, timeout), "/v1/completions", body)
 
     def metric(self, name, **labels):
-        """The sum over those series of one metric that have these labels, or None where there is none."""
+        """The sum over the series of one metric with these labels, or None without such a series."""
         text = self.request("GET", "/metrics").text
         series = re.findall(rf"(?m)^{re.escape(name)}(?:\{{([^}}]*)\}})? ([0-9.e+-]+)$", text)
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
@@ -251,8 +251,8 @@ class Cluster:
         return sum(values) if values else None
 
     def status(self, model=""):
-        """ControlService.GetStatus of one model, or of the first; through the command line where that has certificates or keys to
-        show."""
+        """ControlService.GetStatus of one model, or of the first; through the command line where certificates or keys have to
+        be shown."""
         if not (self.tls_ports or self.api_key or self.admin_api_key) and control.messages() is not None:
             return control.get_status(self.control_port, model)
         return json.loads(self.cli("status", "--json", *([f"--model={model}"] if model else [])).stdout)

@@ -100,7 +100,7 @@ def document(response):
 
 
 def values_at(value, path):
-    """Every value that `path` leads to; MISSING for those that are not there."""
+    """Every value that `path` leads to; MISSING for values that are not there."""
     steps = re.findall(r"[^.\[\]{}]+|\[\d*\]|\{\}", path)
     found = [value]
     for step in steps:

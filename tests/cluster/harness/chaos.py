@@ -1,4 +1,4 @@
-"""Faults of workers at chosen moments of a served cluster, and what must hold after each of them."""
+"""Faults of workers at chosen moments of a served cluster, and the checks after each fault."""
 import dataclasses
 import os
 import re
@@ -22,7 +22,7 @@ def open_files(pid):
 
 
 def session_of(pid):
-    """The session of a process that runs; 0 for one that has ended."""
+    """The session of a running process; 0 for an ended process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rsplit(")", 1)[1].split()
@@ -59,7 +59,7 @@ class Chaos:
         self.faults = []  # of the moment under way
         self.shared_before = shared_files()
         self.socket_directory = self._socket_directory()
-        # The answers of the undisturbed server, and how long its prompts and the operators' calls take.
+        # The answers of the undisturbed server, and how long prompts and the operators' calls take.
         calm = Round(cluster, requests)
         self.expected = calm.answers()
         self.num_tokens = len(calm.token_times)
@@ -80,7 +80,7 @@ class Chaos:
         return time.monotonic() - start
 
     def call(self, target):
-        """One call of the operators' API; its status. A fault may end it with an error."""
+        """Makes one call of the operators' API; returns the status. A fault may end it with an error."""
         return self.cluster.request("POST", target, port=self.cluster.admin_port, timeout=HEAL_S).status
 
     def start_call(self, target):
@@ -110,7 +110,7 @@ class Chaos:
             wait_until(lambda: words.search(self.cluster.log()), HEAL_S, "the log names it", poll=0.02)
             fault.named_s = time.monotonic() - fault.time
         except (AssertionError, OSError):
-            pass  # it was not named, or the cluster has ended
+            pass  # no member was named, or the cluster has ended
 
     # The moments. Each gets the round under way, and strikes once or twice.
 
@@ -154,7 +154,7 @@ class Chaos:
         call.join(LIFECYCLE_S)
 
     def at_load(self, round_, kind, rank):
-        """The newcomer, too, is struck: while it starts, loads or joins."""
+        """The newcomer, too, is struck: at its start, load or join."""
         known = set(children(self.cluster.process.pid))
         self.at_decode(round_, "kill", rank)
         newcomer = wait_until(lambda: set(self.cluster.worker_pids()) - known, HEAL_S, "a newcomer").pop()
@@ -163,7 +163,7 @@ class Chaos:
             self.strike(kind, rank, newcomer)
 
     def at_recovery(self, round_, kind, rank):
-        """Another rank is struck while the first one is replaced."""
+        """Another rank is struck during the replacement of the first."""
         status = self.cluster.status()["ranks"]
         other = (rank + self.rng.randrange(1, len(status))) % len(status) if len(status) > 1 else rank
         self.at_decode(round_, "kill", rank)
@@ -172,7 +172,7 @@ class Chaos:
             self.strike(kind, other, status[other]["pid"])
 
     def wait_for_tokens(self, round_, share):
-        """Until a random number of tokens has come, up to this share of them all, or the round is over."""
+        """Until a random number of tokens has come, up to this share of all tokens, or the round is over."""
         number = self.rng.randint(1, max(1, int(self.num_tokens * share)))
         wait_until(lambda: len(round_.token_times) >= number or round_.over(), HEAL_S, "tokens", poll=0.005)
 
@@ -201,7 +201,7 @@ class Chaos:
         return int(self.cluster.status()["epoch"])
 
     def heal(self):
-        """Until the group is awake in an epoch in which no struck process takes part. Wakes it where it sleeps."""
+        """Until the group is awake in an epoch in which no struck process takes part. Wakes a sleeping group."""
         def awake():
             status = self.cluster.status()
             if status["state"] == "ENGINE_STATE_ASLEEP":

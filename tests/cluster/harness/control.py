@@ -29,7 +29,7 @@ def messages():
 
 
 def get_status(port, model):
-    """As `somnus status --json` prints it; AssertionError where nobody answers."""
+    """The status as printed by `somnus status --json`; AssertionError where nobody answers."""
     import grpc
     from google.protobuf import json_format
     request, response = messages()

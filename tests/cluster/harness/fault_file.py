@@ -1,4 +1,4 @@
-"""The file that tells tests/worker:faulty_worker how to fail (tests/worker/moments.h has its moments)."""
+"""The file that tells tests/worker:faulty_worker how to fail (tests/worker/moments.h has the moments)."""
 import itertools
 import os
 import tempfile
@@ -17,18 +17,18 @@ class FaultFile:
         self.environment = {"SOMNUS_FAULTS": self._file.name}
 
     def set(self, faults):
-        # One write: a worker that reads at the same time sees all of it or nothing.
+        # One write: a worker that reads at the same time sees the whole text or nothing.
         self._file.seek(0)
         self._file.truncate()
         self._file.write(faults + "\n")
         self._file.flush()
 
     def set_moment(self, moment, action, times=1):
-        """The one fault from now on: `action` ("kill@1") at `moment` ("Prepare:done", "map#2"). Returns its line."""
+        """The only fault from now on: `action` ("kill@1") at `moment` ("Prepare:done", "map#2"). Returns its line."""
         return self.set_moments((moment, action), times=times)[0]
 
     def set_moments(self, *faults, times=1):
-        """As set_moment, for several (moment, action) together. Returns their lines."""
+        """As set_moment, for several (moment, action) together. Returns the lines."""
         lines = [f"at {moment} {action} {times} {next(self._numbers)}" for moment, action in faults]
         self.set("\n".join(lines))
         return lines

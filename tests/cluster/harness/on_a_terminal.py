@@ -1,4 +1,4 @@
-"""Commands on terminals of their own."""
+"""Commands, each on a new terminal."""
 import codecs
 import os
 import pty
@@ -40,7 +40,7 @@ def output_of(arguments, environment, columns):
 
 
 class Terminal:
-    """A command on a terminal of its own."""
+    """A command on a new terminal."""
 
     def __init__(self, arguments, environment, rows=24, columns=80, program=SOMNUS):
         self.pid, self.fd = pty.fork()

@@ -1,5 +1,5 @@
-"""The blocks of code of a page, run as written, on a machine of their own: a network namespace, where every port is free, and a
-home folder that has the quickstart's model.
+"""The blocks of code of a page, run as written, as if on a separate machine: a network namespace, where every port is free, and
+a home folder that has the quickstart's model.
 """
 import os
 import re
@@ -14,7 +14,7 @@ import unittest
 from cluster.harness import BIN, ROOT, SMOLLM2, children
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# A block, and the comment directly above it that says which test runs it, or why none does.
+# A block, and the comment directly above that says which test runs the block, or why no test does.
 MARKED = re.compile(r"(?:^<!-- (run by|not run:) [^\n]*-->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 RUN = ("bash", "python")
 BLOCK_S = 300
@@ -32,8 +32,8 @@ def blocks_of(page, section=None):
 
 
 def marked_blocks(page, to_run):
-    """(language, text) of the page's blocks of commands and programs: those without a comment of that kind where `to_run`, else
-    those with one."""
+    """(language, text) of the page's blocks of commands and programs: the blocks without a comment of that kind where `to_run`,
+    else the blocks with such a comment."""
     with open(os.path.join(ROOT, page), encoding="utf-8") as file:
         return [(language, text) for mark, language, text in MARKED.findall(file.read())
                 if language in RUN and (mark == "") == to_run]

@@ -1,4 +1,4 @@
-"""A proxy that serves servers below paths of its own, as nginx does with `location /llm/ { proxy_pass http://server/; }`."""
+"""A proxy that serves servers below the proxy's paths, as nginx does with `location /llm/ { proxy_pass http://server/; }`."""
 import http.client
 import http.server
 import threading
@@ -7,7 +7,8 @@ HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "upgrade"}
 
 
 class PrefixProxy:
-    """A context manager. `ports`: {"/llm/": the port of the server below it}. `outside`: paths that were asked for below no prefix."""
+    """A context manager. `ports`: {"/llm/": the port of the server below that path}. `outside`: paths that were asked for below
+    no prefix."""
 
     def __init__(self, ports):
         self.ports, self.outside = ports, []

@@ -1,4 +1,4 @@
-"""The Python client, installed by pip from its folder, for processes of its own: the tests' own stubs have the same messages."""
+"""The Python client, installed by pip from its folder, for separate processes: the tests' own stubs have the same messages."""
 import json
 import os
 import subprocess
@@ -14,7 +14,7 @@ TIMEOUT_S = 120
 
 
 class InstalledClient:
-    """Use as a context manager; leaving it removes the client. SkipTest without grpcio-tools."""
+    """Use as a context manager; leaving the context removes the client. SkipTest without grpcio-tools."""
 
     def __init__(self):
         try:
@@ -24,7 +24,7 @@ class InstalledClient:
             raise unittest.SkipTest("grpcio-tools is not installed: tools/setup.sh tests") from error
         self._folder = tempfile.TemporaryDirectory()
         self.path = os.path.join(self._folder.name, "client")
-        # pip builds within the folder that it is given.
+        # pip builds within the given folder.
         checkout = os.path.join(self._folder.name, "checkout")
         for source in ("clients/python", "proto", "base/version.h"):
             target = os.path.dirname(os.path.join(checkout, source))
@@ -42,7 +42,7 @@ class InstalledClient:
         self._folder.cleanup()
 
     def run(self, cluster, *command):
-        """The output of a Python process with the client, as JSON; the server's addresses are in its environment."""
+        """The output of a Python process with the client, as JSON; the server's addresses are in the process's environment."""
         done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
                               env={**os.environ, "PYTHONPATH": self.path, "GRPC": f"127.0.0.1:{cluster.grpc_port}",
                                    "CONTROL": f"127.0.0.1:{cluster.control_port}"})

@@ -1,4 +1,4 @@
-"""A run directory, the servers that use it one after the other, and the workers that they leave."""
+"""A run directory, the servers that use the directory in turn, and the workers that these servers leave."""
 import os
 import shutil
 import signal
@@ -28,9 +28,9 @@ def kill(cluster):
 
 
 class RunDirectory:
-    """A new one, and the clusters that used it; the end kills whatever is left of them.
+    """A new run directory, and the clusters that used it; the end kills all processes that are left.
 
-    The servers get `flags` and `env` and serve `model`, which are of all of them.
+    Every server gets `flags` and `env` and serves `model`.
     """
 
     def __init__(self, model, *flags, workers=2, env=None):
@@ -60,7 +60,7 @@ class RunDirectory:
         for pid in self.workers:
             if alive(pid):
                 os.kill(pid, signal.SIGKILL)
-        # A worker that took the place of one of these may still write while it ends.
+        # A worker that took the place of such a worker may still write during its end.
         wait_until(self._is_removed, SOON_S, f"{self.parent} can be removed")
 
     def _is_removed(self):

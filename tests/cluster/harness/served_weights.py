@@ -32,7 +32,7 @@ def chunks_of(folder, wanted=lambda name: True):
 
 
 class RelayedUpdate:
-    """One whose messages come when the test wants. `call` is its reply's future."""
+    """A stream whose messages come when the test wants. `call` is the reply's future."""
 
     def __init__(self, control, *messages, timeout=DEADLINE_S):
         self._requests = queue.SimpleQueue()
@@ -44,13 +44,13 @@ class RelayedUpdate:
             self._requests.put(message)
 
     def finish(self):
-        """Its reply."""
+        """The reply."""
         self.send(pb.UpdateWeightsRequest(finish=pb.UpdateWeightsRequest.Finish()), None)
         return self.call.result()
 
 
 class DirectUpdate:
-    """An update that has begun. Use as a context manager; leaving it gives up an unfinished update."""
+    """An update that has begun. Use as a context manager; leaving the context gives up an unfinished update."""
 
     def __init__(self, control):
         self._requests = queue.SimpleQueue()
@@ -67,7 +67,7 @@ class DirectUpdate:
         self.call.cancel()
 
     def send(self, rank, chunks, token=None, **fields):
-        """All chunks in one stream to one rank. Returns its reply."""
+        """All chunks in one stream to one rank. Returns the rank's reply."""
         port = self.ports[rank]
         head = {"group_epoch": port.group_epoch, "update_id": port.update_id, **fields}
 

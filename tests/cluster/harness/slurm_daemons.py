@@ -1,8 +1,8 @@
 """Slurm's real daemons on this machine: munged, slurmctld, and one slurmd per node, for a test to use and to end.
 
-The nodes are called 127.0.0.1 and 127.0.0.2, names that are addresses of this machine. Everything listens on ports of
-its own and lives in one folder, and every process is found again by SLURM_CONF in its environment. It needs root and
-Debian's packages slurmctld, slurmd, slurm-client and munge (tools/setup.sh tests).
+The nodes are called 127.0.0.1 and 127.0.0.2, names that are addresses of this machine. The daemons listen on new ports and live
+in one folder, and every process is found again by SLURM_CONF in the environment. Needs root and Debian's packages slurmctld,
+slurmd, slurm-client and munge (tools/setup.sh tests).
 """
 import os
 import re
@@ -72,10 +72,10 @@ def parent_of(pid):
 
 
 class Slurm:
-    """A cluster of two nodes. Use as a context manager; leaving it ends every process that belongs to it."""
+    """A cluster of two nodes. Use as a context manager; leaving the context ends every process of the cluster."""
 
     def __init__(self):
-        # munged wants every folder above its socket to be closed to others, and jobs must reach the rest.
+        # munged wants every folder above the socket to be closed to other users, and jobs must reach the rest.
         self.folder = tempfile.mkdtemp(prefix="somnus_slurm_")
         os.chmod(self.folder, 0o755)
         self.conf = os.path.join(self.folder, "slurm.conf")
@@ -128,7 +128,7 @@ class Slurm:
             lines.append(f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=1000 "
                          "Gres=gpu:1 State=UNKNOWN\n")
         with open(os.path.join(self.folder, "gres.conf"), "w", encoding="ascii") as file:
-            # Slurm hands them out and opens none of them.
+            # Slurm hands the devices out and opens none.
             file.writelines(f"NodeName={node} Name=gpu File={device}\n" for node, device in zip(NODES, ("/dev/null", "/dev/zero")))
         lines.append(f"PartitionName=main Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4\n")
         with open(self.conf, "w", encoding="ascii") as file:
@@ -143,7 +143,7 @@ class Slurm:
         self._start("slurmd", "-D", "-c", "-N", node, name=node)
 
     def kill_node(self, node):
-        """Ends the node's daemon, its steps and their tasks as a power cut does."""
+        """Ends the node's daemon, steps and tasks as a power cut does."""
         tasks = [pid for pid in self.processes() if self.node_of(pid) == node]
         steps = {parent_of(pid) for pid in tasks} & set(self.steps())
         self.daemons[node].kill()
@@ -174,7 +174,7 @@ class Slurm:
                     if mark in file.read().split(b"\0") and alive(int(name)):
                         found.append(int(name))
             except OSError:
-                pass  # it has ended meanwhile
+                pass  # the process has ended meanwhile
         return found
 
     def steps(self):
@@ -186,7 +186,7 @@ class Slurm:
                     if file.read().startswith(b"slurmstepd"):
                         found.append(pid)
             except OSError:
-                pass  # it has ended meanwhile
+                pass  # the process has ended meanwhile
         return found
 
     def run(self, *command, check=True):

@@ -1,4 +1,4 @@
-"""Streams of every kind, and what their clients get in the end: what is compared must be equal, digit for digit."""
+"""Streams of every kind, and the clients' answers in the end: compared answers must be equal, digit for digit."""
 import http.client
 import json
 import threading
@@ -17,7 +17,7 @@ def chat(rng, words):
     return {"messages": [{"role": "system", "content": "You are brief."}, {"role": "user", "content": sentence(rng, words)}]}
 
 
-# How a request is made of a random generator: its path and the fields that make its kind.
+# How a request is made of a random generator: the path and the fields of the kind.
 KINDS = {
     "greedy": lambda rng: ("/v1/completions", {"prompt": sentence(rng, 8), "temperature": 0}),
     "seeded": lambda rng: ("/v1/completions", {"prompt": sentence(rng, 12), "temperature": 0.9, "top_p": 0.95, "logprobs": 3}),
@@ -72,7 +72,7 @@ class Answer:
         if event.get("usage"):
             if self.usage is not None:
                 raise AssertionError("usage came twice")
-            # How many prompt tokens came from the cache depends on when they were computed.
+            # How many prompt tokens came from the cache depends on the time of their computation.
             self.usage = {key: count for key, count in event["usage"].items() if key != "prompt_tokens_details"}
 
     @staticmethod
@@ -94,7 +94,7 @@ class Answer:
             raise AssertionError(f"[DONE] {self.num_done} times, usage {self.usage}, choices without an end: {unfinished}")
 
     def difference(self, other):
-        """The first thing in which the other answer is another one; None when both are equal."""
+        """The first difference to the other answer; None when both are equal."""
         if self.usage != other.usage:
             return f"usage {other.usage} instead of {self.usage}"
         if self.choices.keys() != other.choices.keys():
@@ -108,7 +108,7 @@ class Answer:
 
 
 def ask(cluster, request, on_token=lambda: None):
-    """The whole Answer of one stream. AssertionError for whatever a client would call an error."""
+    """The whole Answer of one stream. AssertionError for everything that a client would call an error."""
     path, body = request
     connection = http.client.HTTPConnection("127.0.0.1", cluster.port, timeout=STREAM_TIMEOUT_S)
     try:
@@ -170,9 +170,9 @@ class Round:
             raise AssertionError("\n".join(problems))
 
     def stall_after(self, moment):
-        """Seconds from `moment` to the end of the longest silence after it; None when no token came any more.
+        """Seconds from `moment` to the end of the longest later silence; None when no token came any more.
 
-        Tokens that were on their way at `moment` still arrive after it, so the first one after it says nothing.
+        Tokens that were on the way at `moment` still arrive later, so that the first later token says nothing.
         """
         times = [moment] + sorted(when for when in list(self.token_times) if when > moment)
         if len(times) == 1:

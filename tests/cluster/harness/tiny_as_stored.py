@@ -1,8 +1,8 @@
 """tests/data/tiny/qwen2 with its layers quantized as files store them: each type of GGUF, and fp8.
 
-Blocks of GGUF's K types are 256 numbers of a row, and the tiny model's rows are 64 or 128. So its GGUF file has a wider model
-that computes the same: 192 more numbers in the residual stream and six more heads, which are zero throughout, and a longer
-MLP. The numbers that are not zero lie in groups of 32 over the whole of a block. A block of zeros is exact in every type.
+Blocks of GGUF's K types are 256 numbers of a row, and the tiny model's rows are 64 or 128. So the GGUF file has a wider model
+that computes the same: 192 more numbers in the residual stream and six more heads, which are zero throughout, and a longer MLP.
+The numbers that are not zero lie in groups of 32 over the whole of a block. A block of zeros is exact in every type.
 """
 import bisect
 import json
@@ -19,7 +19,7 @@ HIDDEN, INTERMEDIATE, HEADS, HEAD_DIM = 256, 256, 8, 32
 # Where the groups of 32 of the residual stream, of the heads' columns and of the MLP lie.
 STREAM_AT, HEADS_AT, MLP_AT = (1, 6), (3, 4), (0, 2, 5, 7)
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-FP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice what they stand for
+FP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the values
 
 
 def as_half(value):

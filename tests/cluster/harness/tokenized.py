@@ -1,5 +1,5 @@
-"""Tiny checkpoints of tests/data/variants with a tokenizer and room for longer texts: a server makes texts and answers in a form
-with them. And a tokenizer that is damaged."""
+"""Tiny checkpoints of tests/data/variants with a tokenizer and room for longer texts: a server makes texts and answers in a
+form from such a checkpoint. And a tokenizer that is damaged."""
 import json
 import os
 import random
@@ -20,7 +20,7 @@ MANY_TOKENS = 1_000_000  # of a tokenizer that takes longer to read than workers
 
 
 def cut_tokenizer(folder, num_tokens=MANY_TOKENS):
-    """Replaces the checkpoint's tokenizer.json by the beginning of one, whose missing end is seen late."""
+    """Replaces the checkpoint's tokenizer.json by the beginning of a tokenizer, whose missing end is seen late."""
     with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as file:
         file.write('{"model": {"type": "BPE", "vocab": {' + "".join(f'"{number}": {number}, ' for number in range(num_tokens)))
 

@@ -1,6 +1,6 @@
 """As much of PyTorch as clients/python asks for, over memory of this process: for machines without PyTorch, and without a GPU.
 
-It refuses what PyTorch refuses, so that a client which forgets a step fails here, too.
+The stand-in refuses what PyTorch refuses, so that a client which forgets a step fails here, too.
 """
 import ctypes
 import itertools
@@ -74,7 +74,7 @@ class Tensor:
         return self._like(dtype=dtype, shape=shape, strides=None)
 
     def numpy(self):
-        """Its memory, as what has a buffer."""
+        """The tensor's memory, as an object with a buffer."""
         if self.requires_grad:
             raise RuntimeError("Can't call numpy() on a tensor that requires grad")
         if self.is_cuda:
@@ -105,7 +105,7 @@ class Driver:
     """libcuda.so.1, over allocations of this process. Code 1 is invalid value, 801 not supported."""
 
     def __init__(self):
-        self.allocations = {}  # address -> (bytes, whether it can be exported)
+        self.allocations = {}  # address -> (bytes, whether the memory can be exported)
         self.cuMemGetAddressRange_v2 = self._function(
             "cuMemGetAddressRange_v2", self._range, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_size_t), ctypes.c_uint64)
         self.cuIpcGetMemHandle = self._function(
