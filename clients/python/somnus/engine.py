@@ -60,6 +60,16 @@ async def reset_prefix_cache(client: EngineClient, reset_running_requests: bool)
     return result
 
 
+async def get_world_size(client: EngineClient, include_dp: bool) -> int:
+    result: int = (await client.operate(query("/get_world_size", include_dp=include_dp), method="GET"))["world_size"]
+    return result
+
+
+async def get_weight_version(client: EngineClient) -> str:
+    """"0": the weights are being replaced, or an update has failed."""
+    return str((await client.operate("/weight_info", method="GET"))["weight_version"] or 0)
+
+
 def update_weights(process: EngineProcess, named_tensors: Iterable[Tuple[str, Any]], fields: Mapping[str, Any]) -> int:
     """Blocks. ImportError without grpcio."""
     try:

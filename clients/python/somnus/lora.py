@@ -13,7 +13,8 @@ class LoRARequest:
 
     lora_name: str
     lora_int_id: int
-    lora_path: str
+    lora_path: str = ""
+    base_model_name: Optional[str] = None  # means nothing here: an adapter belongs to the engine's one model
     load_inplace: bool = False
 
     def __post_init__(self) -> None:
