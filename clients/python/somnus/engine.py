@@ -77,9 +77,8 @@ def update_weights(process: EngineProcess, named_tensors: Iterable[Tuple[str, An
     except ImportError as error:
         raise ImportError("an update of the weights goes over gRPC: pip install 'somnus[grpc]'") from error
     addresses = [f"127.0.0.1:{port}" for port in (process.grpc_port, process.control_port)]
-    with Client(*addresses, api_key=process.key, admin_api_key=process.admin_key) as client:  # type: ignore[no-untyped-call]
-        version: int = client.update_weights(named_tensors, **fields)
-        return version
+    with Client(*addresses, api_key=process.key, admin_api_key=process.admin_key) as client:
+        return client.update_weights(named_tensors, **fields)
 
 
 async def in_thread(work: Callable[..., Any], *arguments: Any) -> Any:

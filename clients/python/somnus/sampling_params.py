@@ -72,8 +72,8 @@ def _refuse_fields(params: object, refused: Mapping[str, Tuple[Tuple[Any, ...], 
 
 @dataclasses.dataclass
 class SamplingParams:
-    """The sampling of a request, with the fields in vLLM's order. Bounds are the server's (docs/api.md), which refuses a wrong value with its name. ValueError
-    names a field of vLLM's that is not served.
+    """The sampling of a request, with the fields in vLLM's order. Bounds are the server's (docs/api.md), which refuses a wrong
+    value with its name. ValueError names a field of vLLM's that is not served.
 
     logprobs, prompt_logprobs: how many alternatives to each token; 0: the token's own alone; None: none.
     max_tokens: None: to the end of the context.

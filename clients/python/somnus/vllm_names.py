@@ -8,6 +8,8 @@ _COMPILED = "nothing is compiled at run time"
 _SCHEDULER = "there is one scheduler"
 _TELLS = "get_metrics() has the numbers"
 _GRAMMARS = "there is one engine for grammars"
+_CONSTRUCTOR = "the constructor takes the arguments"
+_UPDATES = "update_weights() brings weights by itself"
 _PROFILE = "an engine records its steps by itself (GET /trace of a server)"
 
 # Engine arguments that mean nothing here, beyond those of engine_args, by reason.
@@ -163,12 +165,35 @@ METHODS = {
     "preprocess_chat": "generate() takes the tokens of get_tokenizer().apply_chat_template()",
     "reset_mm_cache": _IMAGES,
     "reset_encoder_cache": _IMAGES,
-    "init_weight_transfer_engine": "update_weights() brings weights by itself",
+    "from_engine_args": _CONSTRUCTOR,
+    "from_vllm_config": _CONSTRUCTOR,
+    "init_weight_transfer_engine": _UPDATES,
+    "shutdown_weight_transfer_engine": _UPDATES,
+    "start_weight_update": _UPDATES,
+    "start_draft_weight_update": _UPDATES,
+    "finish_weight_update": _UPDATES,
+    "update_weight_version": "update_weights(weights_version=...) says the version",
     "add_lora": "lora_request loads an adapter",
     "remove_lora": "the adapter that was unused for longest goes by itself",
     "list_loras": "lora_request loads an adapter",
     "pin_lora": "max_cpu_loras says how many adapters stay in memory",
     "encode": "LLM.encode()",
+    "get_tokenizer": "tokenize() and detokenize()",
+    "add_request": "generate()",
+    "get_supported_tasks": "every engine generates and embeds",
+    "get_num_unfinished_requests": _TELLS,
+    "get_num_queued_tokens": _TELLS,
+    "do_log_stats": _TELLS,
+    "check_admission": "max_num_waiting and max_num_waiting_tokens bound the queue",
+    "is_tracing_enabled": "otlp_traces_endpoint says so",
+    "compute_weight_checksums": "POST /weight_checker of a server",
+    "get_status": "collective_rpc('get_status')",
+    "handle_fault": "a worker that is lost is always replaced",
+    "checkpoint_prepare": "sleep() gives all memory of the devices back",
+    "checkpoint_restore": "wake_up() maps the memory again",
+    "notify_kv_transfer_request_rejected": "caches do not move between engines",
+    "get_kv_event_sources": "GET /v1/kv_events of a server",
+    "scale_elastic_ep": "experts stay where they are",
     "wait_for_requests_to_drain": "shutdown() ends the engine",
 }
 
