@@ -78,7 +78,7 @@ ABSENT: Dict[str, Tuple[Tuple[Any, ...], str]] = {
     "disable_nccl_for_dp_synchronization": ((False, True), ""),
     "kv_transfer_config": ((), "caches do not move between engines"),
     "ec_transfer_config": ((), ""),
-    "kv_events_config": ((), "max_kv_events, and GET /v1/kv_events of a server"),
+    "kv_events_config": ((), "max_kv_events, and GET /kv_events of a server"),
     "kv_offloading_size": ((), "swap_space"),
     "kv_offloading_backend": (("native",), ""),
     "kv_sharing_fast_prefill": ((False,), ""),
@@ -192,7 +192,7 @@ METHODS = {
     "checkpoint_prepare": "sleep() gives all memory of the devices back",
     "checkpoint_restore": "wake_up() maps the memory again",
     "notify_kv_transfer_request_rejected": "caches do not move between engines",
-    "get_kv_event_sources": "GET /v1/kv_events of a server",
+    "get_kv_event_sources": "GET /kv_events of a server",
     "scale_elastic_ep": "experts stay where they are",
     "wait_for_requests_to_drain": "shutdown() ends the engine",
 }
