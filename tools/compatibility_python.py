@@ -31,16 +31,25 @@ DEFAULTS = {
     "gpu_memory_utilization": "0.9 of a GPU; 0.5 of a host's free memory",
 }
 # Why a method takes other arguments, or has other defaults.
+_KEEP = "`mode` is \"keep\": open requests survive"
+_REPORT = "the bytes and the seconds of all ranks are returned"
+_TENSORS = "pairs of a name and a tensor, which the call itself brings to the workers"
 METHODS = {
-    ("LLM", "sleep"): "`mode` is \"keep\": open requests of other threads survive; the bytes and seconds of all ranks are returned",
-    ("LLM", "update_weights"): "pairs of a name and a tensor, which the call itself brings to the workers",
+    ("LLM", "sleep"): f"{_KEEP}; {_REPORT}",
+    ("AsyncLLM", "sleep"): f"{_KEEP}; {_REPORT}",
+    ("AsyncLLM", "pause_generation"): _KEEP,
+    ("LLM", "update_weights"): _TENSORS,
+    ("AsyncLLM", "update_weights"): _TENSORS,
 }
+# Why a method with the same arguments returns something else.
+RETURNS = {("LLM", "wake_up"): _REPORT, ("AsyncLLM", "wake_up"): _REPORT}
 # Fields that are taken, and mean nothing.
 IGNORED = {
     ("SamplingParams", "skip_clone"): "parameters are never changed",
     ("SamplingParams", "output_text_buffer_length"): "the server keeps back what a stop string could begin with",
     ("PoolingParams", "output_kind"): "a vector comes whole",
     ("LoRARequest", "base_model_name"): "an adapter belongs to the engine's one model",
+    ("LoRARequest", "is_3d_lora_weight"): "the shapes of an adapter's tensors tell",
 }
 REFUSED = {"SamplingParams": sampling_params.REFUSED, "PoolingParams": sampling_params.POOLING_REFUSED,
            "BeamSearchParams": {"structured_outputs": ((None,), "a beam search has no form"),
@@ -91,8 +100,10 @@ def flag_defaults():
     with open(os.path.join(ROOT, "docs", "flags.md"), encoding="utf-8") as file:
         text = file.read()
     rows = re.split(r"\n  (?=--[a-z])", text)
-    return {row[2:].split()[0].split("=")[0]: " ".join(found[1].split()) if found else ""
-            for row in rows for found in [re.search(r"\(default:\s*([^;)]*)", row)] if row.startswith("--")}
+    defaults = {row[2:].split()[0].split("=")[0]: " ".join(found[1].split()) if found else ""
+                for row in rows for found in [re.search(r"\(default:\s*([^;)]*)", row)] if row.startswith("--")}
+    defaults["tensor-parallel-size"] = defaults["workers"].removeprefix("local:")  # another name of --workers
+    return defaults
 
 
 def same_default(vllms, text):
@@ -118,10 +129,12 @@ def argument_rows(vllm):
         place, detail = engine_args.place_of(name, flags)
         if place is Place.UNKNOWN:
             sys.exit(f"LLM(..., {name}=...) is vLLM's, and clients/python/somnus/vllm_names.py says nothing of it")
-        word = {Place.FLAG: f"`--{detail}`", Place.TRANSLATED: "", Place.OWN: "the engine gives it itself"}.get(place, detail)
+        word = {Place.FLAG: f"`--{detail}`", Place.TRANSLATED: "", Place.OWN: "the engine gives it itself",
+                Place.ABSENT: detail or "there is no such thing here"}.get(place, detail)
         if place is Place.FLAG and not same_default(default_of(row), flags.get(detail, "")):
             if name not in words:
-                sys.exit(f"{name}: vLLM's default is {shown(default_of(row))}, --{detail} has {flags.get(detail)!r}: say why in DEFAULTS")
+                sys.exit(f"{name}: vLLM's default is {shown(default_of(row))}, that of --{detail} {flags.get(detail)!r}: "
+                         "say why in DEFAULTS")
             word += f"; the default is {words.pop(name)}"
         status = {Place.FLAG: "here", Place.TRANSLATED: "here", Place.NOTHING: "no meaning"}.get(place, "refused")
         rows.append((f"`{name}`", f"`{shown(default_of(row))}`", status, word))
@@ -158,7 +171,8 @@ def method_rows(vllm):
             wrong = differences(arguments, getattr(CLASSES[owner], name))
             if wrong and (owner, name) not in words:
                 sys.exit(f"{owner}.{name}: {', '.join(wrong)} differ from vLLM's: say why in METHODS")
-            rows.append((shown_call, "differs" if wrong else "here", words.pop((owner, name), "")))
+            word = words.pop((owner, name), RETURNS.get((owner, name), ""))
+            rows.append((shown_call, "differs" if word else "here", word))
     stale = [f"{owner}.{name}" for owner, name in words]
     if stale:
         sys.exit(f"METHODS has reasons without a difference: {', '.join(stale)}")

@@ -117,7 +117,7 @@ setup_tests() {
   fi
   if ! "$SOMNUS_VENV/bin/python" -c 'import mypy' 2>/dev/null; then
     # Another version may find other errors: only tests/tools/types_test.py needs this one, and skips without it.
-    "$SOMNUS_VENV/bin/pip" install -q mypy==MYPY_VERSION </dev/null >&2 || say "mypy could not be fetched from PyPI"
+    "$SOMNUS_VENV/bin/pip" install -q mypy==2.4.1 </dev/null >&2 || say "mypy could not be fetched from PyPI"
   fi
   if ! "$SOMNUS_VENV/bin/python" -c 'import axe_playwright_python' 2>/dev/null; then
     # The package's only use is axe-core's script, so what the package imports is left out.

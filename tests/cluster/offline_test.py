@@ -84,7 +84,8 @@ class Arguments(unittest.TestCase):
             ({"cudagraph_capture_sizes": [1, 4]}, ["--graph-sizes=1,4"]),
             ({"enable_sleep_mode": False}, []),
             ({"spec_method": "ngram", "spec_tokens": 3}, ["--speculative=ngram", "--num-speculative-tokens=3"]),
-            ({"spec_model": "/draft", "spec_tokens": 2}, ["--draft-model=/draft", "--num-speculative-tokens=2", "--speculative=draft"]),
+            ({"spec_model": "/draft", "spec_tokens": 2},
+             ["--draft-model=/draft", "--num-speculative-tokens=2", "--speculative=draft"]),
             ({"device_ids": [2, 3], "reasoning_parser": ""}, ["--device-indices=2,3"]),
         )
         with warnings.catch_warnings():
@@ -120,7 +121,8 @@ class Arguments(unittest.TestCase):
             warnings.simplefilter("ignore")
             llm = LLM(tiny(MODEL), **{**defaults, **SETTINGS})
         with llm:
-            output, = llm.generate([CASES[0]["prompt"]], SamplingParams(temperature=0, max_tokens=4, ignore_eos=True), use_tqdm=False)
+            params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+            output, = llm.generate([CASES[0]["prompt"]], params, use_tqdm=False)
         self.assertEqual(output.outputs[0].token_ids, CASES[0]["tokens"][:4])
 
     def test_methods_of_vllm_that_are_not_here(self):
@@ -292,6 +294,13 @@ class Engine(unittest.TestCase):
         self.assertAlmostEqual(sum(value * value for value in vectors[0].outputs.embedding), 1, places=4)
         ids = self.llm.get_tokenizer().encode("another one")
         self.assertEqual(self.llm.encode([ids], use_tqdm=False)[0].outputs.data, vectors[1].outputs.embedding)
+        each = [PoolingParams(use_activation=one) for one in (True, False)]
+        both = self.llm.encode(["a text"] * 2, each, use_tqdm=False)
+        lengths = [sum(value * value for value in one.outputs.data) for one in both]
+        self.assertAlmostEqual(lengths[0], 1, places=4)
+        self.assertGreater(abs(1 - lengths[1]), 0.01)
+        with self.assertRaisesRegex(ValueError, "^task: "):
+            PoolingParams(task="classify")
         plain, = self.llm.embed("a text", use_tqdm=False, pooling_params=PoolingParams(use_activation=False))
         self.assertGreater(abs(1 - sum(value * value for value in plain.outputs.embedding)), 0.01)
 

@@ -24,6 +24,7 @@ Prompts = Union[PromptType, Sequence[PromptType]]
 Conversation = Sequence[Mapping[str, Any]]
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
 LoRA = Union[LoRARequest, Sequence[Optional[LoRARequest]], None]
+Pooling = Union[PoolingParams, Sequence[PoolingParams], None]
 Priority = Union[int, Sequence[int], None]
 UseTqdm = Union[bool, Callable[..., Any]]
 Kwargs = Optional[Mapping[str, Any]]
@@ -144,19 +145,19 @@ class LLM:
     # Vectors.
 
     def embed(self, prompts: Prompts, *, use_tqdm: UseTqdm = True, normalize: bool = True, dimensions: Optional[int] = None,
-              truncate_prompt_tokens: Optional[int] = None, pooling_params: Optional[PoolingParams] = None,
-              lora_request: LoRA = None, tokenization_kwargs: Kwargs = None
-              ) -> List[EmbeddingRequestOutput]:
+              truncate_prompt_tokens: Optional[int] = None, pooling_params: Pooling = None, lora_request: LoRA = None,
+              tokenization_kwargs: Kwargs = None) -> List[EmbeddingRequestOutput]:
         """A vector for each prompt: the final hidden states, pooled as pooling_type of the engine says ("last"). dimensions: of a
-        model that was trained so, the first so many numbers. The fields of pooling_params count before the other arguments."""
+        model that was trained so, the first so many numbers. pooling_params: for all prompts, or one for each; its fields count
+        before the other arguments."""
         _refuse_of_vectors(lora_request, tokenization_kwargs)
         read = read_prompts(prompts)
-        vectors = self._vectors(read, use_tqdm, {"normalize": normalize, "dimensions": dimensions,
-                                                 "truncate_prompt_tokens": truncate_prompt_tokens, **_fields_of(pooling_params)})
+        vectors = self._vectors(read, use_tqdm, _fields_of_each(len(read), pooling_params, {
+            "normalize": normalize, "dimensions": dimensions, "truncate_prompt_tokens": truncate_prompt_tokens}))
         return [EmbeddingRequestOutput(number, EmbeddingOutput(vector), prompt.token_ids)
                 for prompt, (number, vector) in zip(read, vectors)]
 
-    def encode(self, prompts: Prompts, pooling_params: Optional[PoolingParams] = None, *, use_tqdm: UseTqdm = True,
+    def encode(self, prompts: Prompts, pooling_params: Pooling = None, *, use_tqdm: UseTqdm = True,
                lora_request: LoRA = None, pooling_task: Optional[str] = None, tokenization_kwargs: Kwargs = None,
                truncate_prompt_tokens: Optional[int] = None) -> List[PoolingRequestOutput]:
         """As embed(), in vLLM's more general form. pooling_task: "embed", or None, which means the same."""
@@ -164,7 +165,7 @@ class LLM:
         if pooling_task not in (None, "embed"):
             raise ValueError(f"pooling_task: {pooling_task!r} is not known; 'embed' is")
         read = read_prompts(prompts)
-        fields = {"truncate_prompt_tokens": truncate_prompt_tokens, **_fields_of(pooling_params)}
+        fields = _fields_of_each(len(read), pooling_params, {"truncate_prompt_tokens": truncate_prompt_tokens})
         return [PoolingRequestOutput(number, PoolingOutput(vector), prompt.token_ids)
                 for prompt, (number, vector) in zip(read, self._vectors(read, use_tqdm, fields))]
 
@@ -178,8 +179,9 @@ class LLM:
         one, other = read_prompts(data_1), read_prompts(data_2)
         if len(one) not in (1, len(other)):
             raise ValueError(f"data_1: {len(one)} for {len(other)} of data_2")
-        fields = {"truncate_prompt_tokens": truncate_prompt_tokens, **_fields_of(pooling_params), "normalize": True}
-        found = self._vectors([*one, *other], use_tqdm, fields)
+        given = {} if pooling_params is None else pooling_params.to_json()
+        fields = {"truncate_prompt_tokens": truncate_prompt_tokens, **given, "normalize": True}
+        found = self._vectors([*one, *other], use_tqdm, [fields] * (len(one) + len(other)))
         vectors = [vector for _, vector in found]
         lefts = (vectors[:len(one)] * len(other))[:len(other)]
         return [ScoringRequestOutput(number, ScoringOutput(sum(map(operator.mul, left, right))), prompt.token_ids)
@@ -304,19 +306,20 @@ class LLM:
         finally:
             bar.close()
 
-    def _vectors(self, prompts: Sequence[Prompt], use_tqdm: UseTqdm, fields: Mapping[str, Any]) -> List[Tuple[str, List[float]]]:
+    def _vectors(self, prompts: Sequence[Prompt], use_tqdm: UseTqdm, fields: Sequence[Mapping[str, Any]]
+                 ) -> List[Tuple[str, List[float]]]:
+        """fields: of the body, for each prompt; those that are None are left out."""
         bar = open_bar(use_tqdm, len(prompts))
         first = self._client.reserve_numbers(len(prompts))
         vectors: List[List[float]] = []
-        body = {name: value for name, value in fields.items() if value is not None}
+        jobs = [(prompt, {**one, "cache_salt": prompt.cache_salt}) for prompt, one in zip(prompts, fields)]
         try:
-            for begin in range(0, len(prompts), _EMBED_BATCH):
-                for _, run in itertools.groupby(prompts[begin:begin + _EMBED_BATCH],
-                                                lambda one: (one.text is None, one.cache_salt)):
+            for begin in range(0, len(jobs), _EMBED_BATCH):
+                for (_, shared), run in itertools.groupby(jobs[begin:begin + _EMBED_BATCH],
+                                                          lambda job: (job[0].text is None, job[1])):
                     batch = list(run)
-                    salt = {} if batch[0].cache_salt is None else {"cache_salt": batch[0].cache_salt}
-                    reply = self._run(self._client.post("/v1/embeddings",
-                                      {**body, **salt, "input": [one.value for one in batch]}))
+                    body = {name: value for name, value in shared.items() if value is not None}
+                    reply = self._run(self._client.post("/v1/embeddings", {**body, "input": [job[0].value for job in batch]}))
                     vectors += [one["embedding"] for one in reply["data"]]
                     bar.update(len(batch))
         finally:
@@ -357,8 +360,8 @@ def _refuse_of_vectors(lora_request: Any, tokenization_kwargs: Any) -> None:
     vllm_names.refuse({"tokenization_kwargs": tokenization_kwargs}, _TOKENIZED)
 
 
-def _fields_of(params: Optional[PoolingParams]) -> Dict[str, Any]:
-    return {} if params is None else params.to_json()
+def _fields_of_each(count: int, params: Pooling, fields: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    return [{**fields, **({} if one is None else one.to_json())} for one in _for_each("pooling_params", params, count)]
 
 
 def _for_each(name: str, value: Any, count: int) -> List[Any]:

@@ -58,4 +58,5 @@ def read_tensor(tensor: Any) -> Tensor:
         dtype = dtype_of(tensor.dtype.name)
         return Tensor(dtype, tensor.shape, bytes_of(tensor.reshape(-1).view("uint8")))
     view = memoryview(tensor)
-    return Tensor(dtype_of(view.format), view.shape, bytes_of(view))
+    shape: Sequence[int] = view.shape or ()  # () of a single number
+    return Tensor(dtype_of(view.format), shape, bytes_of(view))
