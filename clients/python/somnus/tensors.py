@@ -58,5 +58,4 @@ def read_tensor(tensor: Any) -> Tensor:
         dtype = dtype_of(tensor.dtype.name)
         return Tensor(dtype, tensor.shape, bytes_of(tensor.reshape(-1).view("uint8")))
     view = memoryview(tensor)
-    shape: Sequence[int] = view.shape or ()  # () of a single number
-    return Tensor(dtype_of(view.format), shape, bytes_of(view))
+    return Tensor(dtype_of(view.format), view.shape or (), bytes_of(view))
