@@ -34,7 +34,8 @@ WINDOW = "1m"
 PATIENCE_S = 60
 METRIC = re.compile(r"\b((?:vllm|somnus):\w+|process_\w+|http_request\w+)")
 PARTS = re.compile(r"_(bucket|sum|count)$")
-# Every second request: the prefix cache and prompt lookup have something to find. The other prompts evict blocks.
+# Every second request: the prefix cache and prompt lookup have something to find. Each of the other prompts comes four times, and
+# evicts blocks later on.
 PROMPT = [5, 6, 7, 8] * 12
 ONE = "test-model"
 SEVERAL_FLAGS = ("--dtype=float32", "--kv-cache-memory-bytes=32MiB", "--max-model-len=256", "--workers=local:1",
@@ -198,7 +199,7 @@ class Traffic:
             if self._over.is_set():
                 return
             for model in self._models:
-                prompt = PROMPT if number % 2 else [number % 90 + 9] * len(PROMPT)
+                prompt = PROMPT if number % 2 else [number // 8 % 90 + 9] * len(PROMPT)
                 body = {"model": model, "prompt": prompt, "temperature": 0, "max_tokens": 64, "ignore_eos": True}
                 try:
                     response = self._cluster.request("POST", "/v1/completions", body)
