@@ -64,8 +64,8 @@ struct ApiServerOptions {
   std::string root_path;            // "/llm": paths may also begin so, as clients of a proxy see them
   bool console = true;              // pages for browsers (coordinator/console)
   bool tokenizer_info = false;      // GET /tokenizer_info is not refused
-  bool operators_on_port = false;   // clients' listener has operators' routes, too, under operators' rules
   bool request_id_headers = false;  // the response to a request without X-Request-Id has a new id
+  bool operators_on_port = false;   // clients' listener has operators' routes, too, under operators' rules
 };
 
 class ApiServer {

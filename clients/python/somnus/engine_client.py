@@ -221,7 +221,8 @@ class EngineClient:
         if skip_special_tokens:
             if self._special_ids is None:
                 self._special_ids = special_ids(await self.get("/tokenizer_info"))
-            tokens = [one for one in tokens if one not in self._special_ids]
+            special = self._special_ids
+            tokens = [one for one in tokens if one not in special]
         return await self.detokenize(tokens)
 
     def _output(self, job: Job, choices: Sequence[Any]) -> RequestOutput:

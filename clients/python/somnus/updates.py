@@ -146,7 +146,7 @@ class WorkerStream:
             return False
         method = self.channel.stream_unary("/somnus.v1.UpdatePortService/UpdateWeights",
                                            response_deserializer=weights_pb2.WorkerUpdateWeightsResponse.FromString)
-        self.call = method.future(iter(self.messages.get, None), metadata=[("somnus-update-token", self.token)])
+        self.call = method.future(iter(self.messages.get, None), metadata=(("somnus-update-token", self.token),))
         first = weights_pb2.WorkerUpdateWeightsRequest(group_epoch=self.port.group_epoch, update_id=self.port.update_id)
         self.send(first.SerializeToString())
         return True
