@@ -219,9 +219,9 @@ class EngineClient:
 
     async def _text_of(self, tokens: Sequence[int], skip_special_tokens: bool) -> str:
         if skip_special_tokens:
-            if self._special_ids is None:
-                self._special_ids = special_ids(await self.get("/tokenizer_info"))
             special = self._special_ids
+            if special is None:
+                special = self._special_ids = special_ids(await self.get("/tokenizer_info"))
             tokens = [one for one in tokens if one not in special]
         return await self.detokenize(tokens)
 
