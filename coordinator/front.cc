@@ -70,6 +70,11 @@ class FrontImpl : public Front {
       LogWarning("--admin-host: whoever reaches {} may command this server; --admin-api-key gives it a key",
                  flags_.admin_host);
     }
+    if (flags_.server_dev_mode && flags_.admin_api_keys.empty() && !IsLoopback(flags_.host)) {
+      LogWarning(
+          "--server-dev-mode: whoever reaches {} may command this server; --admin-api-key gives it a key",
+          flags_.host);
+    }
     ASSIGN_OR_RETURN(records_, RequestRecords::Start(flags_, metrics.get()));
     RETURN_IF_ERROR(ListenGrpc(metrics));
     ApiServerOptions http;
@@ -93,6 +98,7 @@ class FrontImpl : public Front {
     http.root_path = flags_.root_path;
     http.console = flags_.console;
     http.tokenizer_info = flags_.tokenizer_info;
+    http.operators_on_port = flags_.server_dev_mode;
     http.request_id_headers = flags_.request_id_headers;
     http.recorder = records_->recorder();
     ASSIGN_OR_RETURN(http_, ApiServer::Start(std::move(http), std::move(metrics)));

@@ -3,14 +3,17 @@
 
 Usage: tools/compatibility.py           writes the tables into the page, between its marks
        tools/compatibility.py --check   ends with 1 where the page has other tables (tests/tools/docs_test.py)
-Somnus's names are read from the sources: flags from coordinator/flags/*.cc, fields from coordinator/openai/field_table.cc,
-routes from coordinator/http/routes.cc, metrics from coordinator/metrics/*.cc. vLLM's names below belong to version 0.33; a word
-behind a name tells a user of the name what to do here.
+What is here is read from the sources: flags from coordinator/flags/*.cc, fields from coordinator/openai/field_table.cc, routes
+from coordinator/http/routes.cc, metrics from coordinator/metrics/*.cc, arguments and methods of Python from clients/python
+(compatibility_python.py). vLLM's names below are those of its version 0.33; a word behind a name says what somebody who used the
+name does here.
 """
 import glob
 import os
 import re
 import sys
+
+import compatibility_python
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "docs", "compatibility.md")
@@ -285,14 +288,17 @@ def metric_rows():
     return [(f"`vllm:{name}`", "here" if re.search(rf'"(?:vllm:)?{name}"', text) else "not here", "") for name in METRICS]
 
 
+def table(title, columns, rows):
+    head = "| " + " | ".join(columns) + " | | |"
+    lines = [f"## {title}", "", head, "|" + "---|" * (len(columns) + 2),
+             *(re.sub(r"\|  (?=\|)", "| ", f"| {' | '.join(row)} |") for row in rows)]
+    return "\n".join(lines)
+
+
 def tables():
-    parts = []
-    for title, head, rows in (("Flags of `vllm serve`", "flag", flag_rows()), ("Fields of requests", "field", field_rows()),
-                              ("Routes", "route", route_rows()), ("Metrics", "metric", metric_rows())):
-        lines = [f"## {title}", "", f"| {head} | | |", "|---|---|---|", *
-    (f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)]
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+    found = [("Flags of `vllm serve`", ("flag",), flag_rows()), ("Fields of requests", ("field",), field_rows()),
+             ("Routes", ("route",), route_rows()), ("Metrics", ("metric",), metric_rows()), *compatibility_python.tables()]
+    return "\n\n".join(table(*one) for one in found)
 
 
 def main():

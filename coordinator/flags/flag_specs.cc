@@ -122,6 +122,10 @@ FlagGroup ListenerFlags(Flags* f) {
                      "further keys of operators, in the same form; the log and the status name the operator "
                      "of a call")
               .Shows("PATH"),
+          Flag::Switch("server-dev-mode", &f->server_dev_mode,
+                       "operators' HTTP routes are on --port, too, for scripts that know one port; where "
+                       "operators have no key, clients' keys are theirs, too")
+              .Default("false; true where VLLM_SERVER_DEV_MODE is 1"),
           Flag::Custom(
               "root-path", "PREFIX", "", [f](const std::string& path) { return SetRootPath(path, f); },
               "as /llm: paths of both HTTP ports may begin with it, where a proxy in front serves this "

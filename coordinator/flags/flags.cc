@@ -17,6 +17,8 @@ namespace {
 // The command line is not private: `ps` shows the flags.
 constexpr char kKeyVariable[] = "SOMNUS_API_KEY";
 constexpr char kAdminKeyVariable[] = "SOMNUS_ADMIN_API_KEY";
+// Scripts that are written for vLLM set this variable to 1.
+constexpr char kDevModeVariable[] = "VLLM_SERVER_DEV_MODE";
 
 // Adds the keys of the file that `flag` has named, and, where there are no keys at all, the key of the
 // environment.
@@ -29,6 +31,14 @@ absl::Status FillKeys(const char* flag, const std::string& file, const Environme
   const auto found = environment.find(variable);
   if (!keys->empty() || found == environment.end() || found->second.empty()) return absl::OkStatus();
   return keys->Add("", found->second);
+}
+
+// Operators' routes on clients' port: as the flag says, or the environment. Where operators have no key
+// there, clients' keys are theirs, too, so that no port that has a key has a route without.
+void SetDevMode(const Environment& environment, Flags* flags) {
+  const auto found = environment.find(kDevModeVariable);
+  if (found != environment.end() && found->second == "1") flags->server_dev_mode = true;
+  if (flags->server_dev_mode && flags->admin_api_keys.empty()) flags->admin_api_keys = flags->api_keys;
 }
 
 // The ports that are not given follow --port: each takes the next number that no flag has given and at which
@@ -282,6 +292,7 @@ absl::Status FinishFlags(const std::vector<std::string>& positional, const Envir
       FillKeys("--api-key-file", flags->api_key_file, environment, kKeyVariable, &flags->api_keys));
   RETURN_IF_ERROR(FillKeys("--admin-api-key-file", flags->admin_api_key_file, environment, kAdminKeyVariable,
                            &flags->admin_api_keys));
+  SetDevMode(environment, flags);
   RETURN_IF_ERROR(AddTraceEnvironment(environment, &flags->traces));
   const std::vector<Flags> each = OfEachModel(*flags);
   for (size_t i = 0; i < each.size(); ++i) {

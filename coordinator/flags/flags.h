@@ -78,6 +78,7 @@ struct Flags {
   std::string root_path;                         // "/llm", without a '/' at the end; empty: none
   bool tokenizer_info = false;                   // clients may ask /tokenizer_info
   bool trust_gateways = false;                   // clients' gRPC has gateways alone as clients
+  bool server_dev_mode = false;                  // operators' HTTP routes are on `port`, too
   CorsOptions cors;                              // of clients' HTTP
   std::vector<std::string> admin_allowed_hosts;  // of ApiServerOptions
   bool console = true;                           // pages for browsers

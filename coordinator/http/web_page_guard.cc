@@ -27,7 +27,7 @@ bool IsAddress(const std::string& name) {
 ApiError Refusal(absl::string_view header, absl::string_view value, const char* way_out) {
   return {403,
           absl::StrCat("This may come from a web page (", header, ": ", ShownText(value),
-                       "), and operators' port, which has no key, takes no such requests: ", way_out),
+                       "), and operators' routes, which have no key, take no such requests: ", way_out),
           ""};
 }
 

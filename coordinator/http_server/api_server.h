@@ -65,6 +65,7 @@ struct ApiServerOptions {
   bool console = true;              // pages for browsers (coordinator/console)
   bool tokenizer_info = false;      // GET /tokenizer_info is not refused
   bool request_id_headers = false;  // the response to a request without X-Request-Id has a new id
+  bool operators_on_port = false;   // clients' listener has operators' routes, too, under operators' rules
 };
 
 class ApiServer {

@@ -97,6 +97,11 @@ const ApiKeys& ApiState::KeysOf(bool admin, RouteKey key) const {
   return operators ? options.admin_api_keys : options.api_keys;
 }
 
+bool ApiState::IsForOperators(bool admin, absl::string_view method, absl::string_view target) const {
+  if (admin || !options.operators_on_port) return admin;
+  return MatchRoute(false, method, target).status == 404 && MatchRoute(true, method, target).status != 404;
+}
+
 bool ApiState::Authorized(bool admin, RouteKey key, absl::string_view authorization) const {
   if (key == RouteKey::kNone) return true;
   const ApiKeys& keys = KeysOf(admin, key);
@@ -280,7 +285,8 @@ HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_
     case Route::kServerInfo:
       return ServerInfo(admin, query);
     case Route::kOpenApi:
-      return JsonResponse(OpenApi(admin, options.version.empty() ? "0" : options.version, options.root_path));
+      return JsonResponse(OpenApi(admin || options.operators_on_port,
+                                  options.version.empty() ? "0" : options.version, options.root_path));
     case Route::kLoad:
       return JsonResponse(Json{{"server_load", load.load()}});
     case Route::kMetrics:

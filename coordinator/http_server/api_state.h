@@ -49,6 +49,10 @@ class ApiState {
   // The model of the last name, which must be there where there are several; else an error's response.
   std::variant<SharedModel, HttpResponse> Named(const std::vector<std::string>& names) const;
 
+  // Whether a request counts as one of operators: what comes to their listener, and, with operators_on_port,
+  // what comes to clients' listener (`admin` false) and has a route of operators alone.
+  bool IsForOperators(bool admin, absl::string_view method, absl::string_view target) const;
+
   // Whether a route that wants `key` may be used on that listener: ApiKeys::Opens. A route for
   // which clients need a key or a certificate is not open on operators' listener only because operators have
   // no key.
@@ -65,7 +69,7 @@ class ApiState {
                                         absl::string_view origin, absl::string_view fetch_site) const;
 
   // The response of a route that does not block: all routes except completions, chat, (de)tokenize and the
-  // routes of IsLifecycle. `admin`: on operators' listener.
+  // routes of IsLifecycle. `admin`: as IsForOperators says.
   HttpResponse Answer(bool admin, const RouteMatch& match, absl::string_view query) const;
   // The response of "/" or of a file of the console. The strings are values of request headers.
   HttpResponse AnswerConsole(bool admin, const RouteMatch& match, absl::string_view accept,

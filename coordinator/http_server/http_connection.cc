@@ -288,6 +288,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
   co_await http::async_read_header(stream_, buffer_, parser, asio::redirect_error(asio::use_awaitable, ec));
   const auto& head = parser.get();
   ReadHead(head, context_->state->options.root_path, request);
+  request->of_operators = context_->state->IsForOperators(admin_, request->method, request->target);
   if (!gone_ && ec == beast::error::timeout) CountRefusal(*request, 408);
   if (gone_ || (ec && !IsMalformed(ec))) co_return ReadResult::kClosed;
   if (ec) {
@@ -295,8 +296,8 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::ReadRequest(Request*
     co_return ReadResult::kRefused;
   }
   request->keep_alive = parser.keep_alive();
-  AddResponseHeaders(*context_->state, admin_, request);
-  std::optional<HttpResponse> refusal = RefusalOf(*context_->state, admin_, *request, !parser.is_done());
+  AddResponseHeaders(*context_->state, request);
+  std::optional<HttpResponse> refusal = RefusalOf(*context_->state, *request, !parser.is_done());
   if (refusal.has_value()) {
     co_await RefuseWith(*request, *std::move(refusal));
     co_return ReadResult::kRefused;
@@ -336,17 +337,18 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
   if (WaitsForNobody(route)) {
     auto work = [&] {
       return IsLifecycle(route) ? context_->state->AnswerLifecycle(*match.spec, query, request->body)
-                                : context_->state->Answer(admin_, match, query);
+                                : context_->state->Answer(request->of_operators, match, query);
     };
     co_return co_await OnPool(context_->request_pool, work);
   }
-  co_return context_->state->Answer(admin_, match, query);
+  co_return context_->state->Answer(request->of_operators, match, query);
 }
 
 asio::awaitable<HttpResponse> HttpConnection::CallLifecycle(const Request& request, const RouteMatch& match,
                                                             const std::string& query) {
   const auto left = std::make_shared<std::atomic<bool>>(gone_);
-  const std::string key_name = context_->state->KeyNameOf(admin_, match.spec->key, request.authorization);
+  const std::string key_name =
+      context_->state->KeyNameOf(request.of_operators, match.spec->key, request.authorization);
   const Caller caller = {.name = NamedClient(key_name, peer_ + " (HTTP)"),
                          .has_left = [left] { return left->load(); }};
   auto work = [&] {
@@ -378,7 +380,7 @@ void HttpConnection::Record(const Request& request, const RouteMatch& match, int
   record.tracestate = request.tracestate;
   record.method = MethodLabel(request.method);
   record.route = match.spec == nullptr ? "" : match.spec->path;
-  record.of_operators = admin_;
+  record.of_operators = request.of_operators;
   record.generates = match.spec != nullptr && Generates(match.spec->route);
   record.status = status;
   record.end = absl::Now();
@@ -389,12 +391,12 @@ void HttpConnection::Record(const Request& request, const RouteMatch& match, int
 
 void HttpConnection::CountRefusal(const Request& request, int status) {
   context_->state->metrics->OnRejected(absl::StrCat("http_", status));
-  Count(request, MatchRoute(admin_, request.method, request.target), status, request_start_);
+  Count(request, MatchRoute(request.of_operators, request.method, request.target), status, request_start_);
 }
 
 // Returns false when the connection must end.
 asio::awaitable<bool> HttpConnection::Answer(Request* request) {
-  const RouteMatch match = MatchRoute(admin_, request->method, request->target);
+  const RouteMatch match = MatchRoute(request->of_operators, request->method, request->target);
   const MonotonicTime start = MonotonicNow();
   const bool usable = co_await Respond(request, match);
   Count(*request, match, last_status_, start);
@@ -402,14 +404,14 @@ asio::awaitable<bool> HttpConnection::Answer(Request* request) {
 }
 
 asio::awaitable<bool> HttpConnection::Respond(Request* request, const RouteMatch& match) {
-  if (IsPreflight(*context_->state, admin_, *request)) {
+  if (IsPreflight(*context_->state, *request)) {
     HttpResponse response = context_->state->cors.Preflight(request->origin, request->preflight_method,
                                                             request->preflight_headers);
     co_return co_await SendResponse(*request, std::move(response));
   }
   if (match.status != 200) {
     HttpResponse response =
-        NoRoute(admin_, context_->state->admin_port, request->method, request->target, match);
+        NoRoute(request->of_operators, context_->state->admin_port, request->method, request->target, match);
     co_return co_await SendResponse(*request, std::move(response));
   }
   if (match.spec->json_body && !IsJson(request->content_type)) {

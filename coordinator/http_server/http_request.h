@@ -34,11 +34,13 @@ struct HttpRequest {
   std::string body;
   bool keep_alive = false;
   bool http_1_0 = false;
+  bool of_operators =
+      false;  // the rules of operators' listener hold (ApiState::IsForOperators); the caller's
   HttpHeaders response_headers;  // of every response to the request, also of errors and streams
 };
 
-// Reads a request's head, which may be incomplete; keep_alive and response_headers are the caller's. `root`:
-// as in BelowRoot of request_target.h.
+// Reads a request's head, which may be incomplete; keep_alive, of_operators and response_headers are the
+// caller's. `root`: as in BelowRoot of request_target.h.
 void ReadHead(const boost::beast::http::request_header<>& head, absl::string_view root, HttpRequest* request);
 
 // Whether an id may stand in a response's header: not empty, printable ASCII, and at most kMaxRequestIdBytes.

@@ -9,36 +9,36 @@ namespace somnus {
 namespace {
 
 // Anthropic's clients may show a key in either header, or in both.
-bool HasKey(const ApiState& state, bool admin, RouteKey key, const HttpRequest& request) {
-  return state.Authorized(admin, key, request.authorization) ||
-         (!request.api_key.empty() && state.Authorized(admin, key, request.api_key));
+bool HasKey(const ApiState& state, RouteKey key, const HttpRequest& request) {
+  return state.Authorized(request.of_operators, key, request.authorization) ||
+         (!request.api_key.empty() && state.Authorized(request.of_operators, key, request.api_key));
 }
 
 }  // namespace
 
-void AddResponseHeaders(const ApiState& state, bool admin, HttpRequest* request) {
+void AddResponseHeaders(const ApiState& state, HttpRequest* request) {
   if (request->id.empty() && state.options.request_id_headers) request->id = NewResponseId("");
   if (IsSafeId(request->id)) request->response_headers.emplace_back("X-Request-Id", request->id);
-  if (admin) return;
+  if (request->of_operators) return;
   for (auto& header : state.cors.ResponseHeaders(request->origin))
     request->response_headers.push_back(std::move(header));
 }
 
-bool IsPreflight(const ApiState& state, bool admin, const HttpRequest& request) {
-  return !admin && state.cors.enabled() && request.method == "OPTIONS" && !request.origin.empty() &&
-         !request.preflight_method.empty();
+bool IsPreflight(const ApiState& state, const HttpRequest& request) {
+  return !request.of_operators && state.cors.enabled() && request.method == "OPTIONS" &&
+         !request.origin.empty() && !request.preflight_method.empty();
 }
 
-std::optional<HttpResponse> RefusalOf(const ApiState& state, bool admin, const HttpRequest& request,
-                                      bool has_body) {
+std::optional<HttpResponse> RefusalOf(const ApiState& state, const HttpRequest& request, bool has_body) {
+  const bool admin = request.of_operators;
   if (request.num_fields > state.options.limits.max_header_fields)
     return ErrorResponse({431, "There are too many header fields.", ""});
   if (!request.http_1_0 && request.num_hosts != 1)
     return ErrorResponse({400, "HTTP/1.1 needs one Host header.", ""});
-  if (IsPreflight(state, admin, request)) return std::nullopt;  // a browser sends a preflight without a key
+  if (IsPreflight(state, request)) return std::nullopt;  // a browser sends a preflight without a key
   const RouteMatch match = MatchRoute(admin, request.method, request.target);
   const RouteKey key = match.spec == nullptr ? RouteKey::kListeners : match.spec->key;
-  if (!HasKey(state, admin, key, request)) return ErrorResponse({401, "Unauthorized", ""});
+  if (!HasKey(state, key, request)) return ErrorResponse({401, "Unauthorized", ""});
   if (const std::optional<ApiError> error =
           state.RefuseWebPage(admin, key, request.host, request.origin, request.fetch_site))
     return ErrorResponse(*error);

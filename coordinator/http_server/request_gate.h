@@ -8,15 +8,14 @@
 
 namespace somnus {
 
-// Sets the headers of every response to the request: the request's id, and CORS on clients' listener.
-void AddResponseHeaders(const ApiState& state, bool admin, HttpRequest* request);
+// Sets the headers of every response to the request: the request's id, and CORS of clients' requests.
+void AddResponseHeaders(const ApiState& state, HttpRequest* request);
 
-// Whether the request is a preflight of a browser (cors.h), on clients' listener where CORS is on.
-bool IsPreflight(const ApiState& state, bool admin, const HttpRequest& request);
+// Whether the request is a preflight of a browser (cors.h) for a client, where CORS is on.
+bool IsPreflight(const ApiState& state, const HttpRequest& request);
 
 // The response to a request that is refused before the body is read: for the header fields, for want of a
 // key, as the request of a web page, or because no route takes the body. nullopt: the request may go on.
-std::optional<HttpResponse> RefusalOf(const ApiState& state, bool admin, const HttpRequest& request,
-                                      bool has_body);
+std::optional<HttpResponse> RefusalOf(const ApiState& state, const HttpRequest& request, bool has_body);
 
 }  // namespace somnus

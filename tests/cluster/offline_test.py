@@ -83,6 +83,10 @@ class Arguments(unittest.TestCase):
               "convert": "auto", "nnodes": 1, "enable_eplb": False}, []),
             ({"cudagraph_capture_sizes": [1, 4]}, ["--graph-sizes=1,4"]),
             ({"enable_sleep_mode": False}, []),
+            ({"spec_method": "ngram", "spec_tokens": 3}, ["--speculative=ngram", "--num-speculative-tokens=3"]),
+            ({"spec_model": "/draft", "spec_tokens": 2},
+             ["--draft-model=/draft", "--num-speculative-tokens=2", "--speculative=draft"]),
+            ({"device_ids": [2, 3], "reasoning_parser": ""}, ["--device-indices=2,3"]),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -92,6 +96,8 @@ class Arguments(unittest.TestCase):
     def test_what_is_unknown_or_means_nothing_is_named(self):
         with self.assertRaisesRegex(TypeError, r"^unknown engine arguments: no_such, neither;"):
             to_flags(COORDINATOR, {"no_such": 1, "dtype": "auto", "neither": 2})
+        with self.assertRaisesRegex(ValueError, r"^speculative_config: has method already"):
+            to_flags(COORDINATOR, {"spec_method": "ngram", "speculative_config": {"method": "ngram"}})
         with self.assertRaisesRegex(TypeError, r"gives itself: port, api_key"):
             to_flags(COORDINATOR, {"port": 1, "api_key": "key"})
         with self.assertRaisesRegex(ValueError, r"^speculative_config: eagle: not known"):
@@ -103,6 +109,21 @@ class Arguments(unittest.TestCase):
         for name, value in (("trust_remote_code", True), ("mm_processor_cache_gb", 4)):
             with self.assertWarnsRegex(UserWarning, rf"^{name} means nothing here"):
                 self.assertEqual(to_flags(COORDINATOR, {name: value}), [])
+
+    def test_vllms_defaults_given_by_name_start_an_engine(self):
+        """The names and values are those of an installed vLLM (tests/data/make_vllm_signatures.py). A warning is fine: an argument
+        may mean nothing here."""
+        with open(os.path.join(ROOT, "tests", "data", "vllm_signatures.json"), encoding="utf-8") as file:
+            rows = json.load(file)["EngineArgs"]
+        defaults = {row[0]: row[2] for row in rows if len(row) > 2 and row[0] != "model" and not isinstance(row[2], dict)}
+        self.assertGreater(len(defaults), 200)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            llm = LLM(tiny(MODEL), **{**defaults, **SETTINGS})
+        with llm:
+            params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+            output, = llm.generate([CASES[0]["prompt"]], params, use_tqdm=False)
+        self.assertEqual(output.outputs[0].token_ids, CASES[0]["tokens"][:4])
 
     def test_methods_of_vllm_that_are_not_here(self):
         llm = LLM.__new__(LLM)
@@ -159,6 +180,20 @@ class Engine(unittest.TestCase):
         self.assertEqual(len({one.request_id for one in outputs}), 150)
         same = self.generate([CASES[0]["prompt"]] * 150, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))
         self.assertEqual([one.outputs[0].token_ids for one in same], [CASES[0]["tokens"][:4]] * 150)
+
+    def test_prompts_that_wait_for_whoever_waits_for_them(self):
+        case = CASES[0]
+        params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+        ids = self.llm.enqueue([case["prompt"]] * 3, params, priority=1)
+        self.generate("abc", GREEDY)
+        ids += self.llm.enqueue("abc", GREEDY)
+        with self.assertRaises(TypeError):
+            self.llm.wait_for_completion(int)
+        outputs = self.llm.wait_for_completion(use_tqdm=False)
+        self.assertEqual([one.request_id for one in outputs], ids)
+        self.assertEqual([one.outputs[0].token_ids for one in outputs[:3]], [case["tokens"][:4]] * 3)
+        self.assertEqual(outputs[3].outputs[0].text, self.generate("abc", GREEDY)[0].outputs[0].text)
+        self.assertEqual(self.llm.wait_for_completion(use_tqdm=False), [])
 
     def test_samples_are_independent(self):
         params = SamplingParams(temperature=2, max_tokens=16, ignore_eos=True)
@@ -241,6 +276,11 @@ class Engine(unittest.TestCase):
         self.assertTrue(self.llm.is_sleeping(), freed)
         self.llm.wake_up()
         self.assertEqual(self.generate("abc", GREEDY)[0].outputs[0].token_ids, wanted)
+        self.llm.release_kv_cache_memory()
+        self.assertTrue(self.llm.is_sleeping())
+        self.llm.wake_up()
+        self.assertEqual(self.llm.get_world_size(), 2)
+        self.assertGreaterEqual(int(self.llm.get_weight_version()), 1)
         self.assertTrue(self.llm.reset_prefix_cache())
         self.assertEqual(self.llm.get_default_sampling_params(), SamplingParams())
         found = {type(one): one for one in self.llm.get_metrics() if one.name in (
@@ -254,6 +294,13 @@ class Engine(unittest.TestCase):
         self.assertAlmostEqual(sum(value * value for value in vectors[0].outputs.embedding), 1, places=4)
         ids = self.llm.get_tokenizer().encode("another one")
         self.assertEqual(self.llm.encode([ids], use_tqdm=False)[0].outputs.data, vectors[1].outputs.embedding)
+        each = [PoolingParams(use_activation=one) for one in (True, False)]
+        both = self.llm.encode(["a text"] * 2, each, use_tqdm=False)
+        lengths = [sum(value * value for value in one.outputs.data) for one in both]
+        self.assertAlmostEqual(lengths[0], 1, places=4)
+        self.assertGreater(abs(1 - lengths[1]), 0.01)
+        with self.assertRaisesRegex(ValueError, "^task: "):
+            PoolingParams(task="classify")
         plain, = self.llm.embed("a text", use_tqdm=False, pooling_params=PoolingParams(use_activation=False))
         self.assertGreater(abs(1 - sum(value * value for value in plain.outputs.embedding)), 0.01)
 
@@ -299,11 +346,13 @@ class Engine(unittest.TestCase):
                 new = one.tokens[len(case["prompt"]):] + ([one.stop_reason] if one.finish_reason == "stop" else [])
                 self.assertEqual([next(iter(position)) for position in one.logprobs], new)
                 self.assertAlmostEqual(one.cum_logprob, sum(next(iter(position.values())).logprob for position in one.logprobs))
-                self.assertEqual((one.text, one.orig_prompt), (decode(one.tokens), {"prompt_token_ids": case["prompt"]}))
+                self.assertEqual((one.text, one.orig_prompt), (decode(one.tokens, skip_special_tokens=True),
+                                                               {"prompt_token_ids": case["prompt"]}))
         self.assertIn("stop", [one["finish_reason"] for case in SEARCHES for one in case["answers"]])
-        params.include_stop_str_in_output = True
+        params.include_stop_str_in_output, params.skip_special_tokens = True, False
         ended = [one for one in self.llm.beam_search([case["prompt"]], params)[0].sequences if one.finish_reason == "stop"]
         self.assertEqual([one.tokens[-1] for one in ended], [one.stop_reason for one in ended])
+        self.assertEqual([one.text for one in ended], [decode(one.tokens) for one in ended])
         many = self.llm.beam_search(["abc"] * 5 + ["b"], BeamSearchParams(2, 4, ignore_eos=True), concurrency_limit=2)
         self.assertEqual(len({tuple(one.sequences[0].tokens) for one in many}), 2)
         self.assertEqual(many[5].sequences[0].orig_prompt["prompt"], "b")
@@ -518,6 +567,10 @@ class Streams(unittest.TestCase):
             await llm.resume_generation()
             with self.assertRaisesRegex(ValueError, "temperature"):
                 await llm.generate("abc", SamplingParams(temperature=9)).__anext__()
+            with self.assertRaisesRegex(ValueError, "^data_parallel_rank: "):
+                await llm.generate("abc", GREEDY, data_parallel_rank=1).__anext__()
+            await llm.check_health()
+            self.assertEqual((await llm.get_weight_version(), llm.is_running, llm.errored), ("1", True, False))
 
         llm = AsyncLLM(tiny(MODEL), tensor_parallel_size=2, **SETTINGS)
         try:

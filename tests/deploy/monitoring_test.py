@@ -1,6 +1,7 @@
-"""The files of tools/deploy/monitoring: promtool takes the rules, and a real Prometheus that scrapes real servers finds data
-for every query of our dashboard and of vLLM's dashboards (tests/deploy/vllm_queries.py)."""
+"""The files of tools/deploy/monitoring: promtool takes the rules, and a real Prometheus that scrapes real servers finds data for
+every query of our dashboard and of vLLM's dashboards (tests/data/vllm_dashboards.json)."""
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -20,7 +21,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cluster.harness import Cluster, free_ports, tiny, wait_until  # noqa: E402
 from deploy.sources import DEPLOY, ROOT, read  # noqa: E402
-from deploy.vllm_queries import vllm_queries  # noqa: E402
+from deploy.vllm_queries import ABSENT, NO_LOOKUPS, expressions, is_absent, vllm_queries  # noqa: E402
 
 FOLDER = os.path.join(DEPLOY, "monitoring")
 RULES = os.path.join(FOLDER, "somnus.rules.yml")
@@ -33,11 +34,15 @@ WINDOW = "1m"
 PATIENCE_S = 60
 METRIC = re.compile(r"\b((?:vllm|somnus):\w+|process_\w+|http_request\w+)")
 PARTS = re.compile(r"_(bucket|sum|count)$")
-# Two answers share a prompt and repeat tokens: the prefix cache and prompt lookup have something to find.
+# Every second request: the prefix cache and prompt lookup have something to find. Each of the other prompts comes four times, and
+# evicts blocks later on.
 PROMPT = [5, 6, 7, 8] * 12
 ONE = "test-model"
 SEVERAL_FLAGS = ("--dtype=float32", "--kv-cache-memory-bytes=32MiB", "--max-model-len=256", "--workers=local:1",
                  "--device-memory-budget=48MiB", "--no-elastic-kv-cache")
+# What vLLM's dashboards show of options: adapters, and a KV cache so small that blocks are evicted.
+ONE_FLAGS = ("--dtype=float32", "--data-parallel-size=2", "--num-speculative-tokens=2", "--enable-lora", "--kv-cache-metrics",
+             "--kv-cache-metrics-sample=1", "--kv-cache-memory-bytes=1MiB")
 
 
 def dashboard():
@@ -56,14 +61,24 @@ def queries_of_the_dashboard():
 
 
 class Files(unittest.TestCase):
-    def test_every_metric_is_one_of_ours(self):
+    @classmethod
+    def setUpClass(cls):
         folder = os.path.join(ROOT, "coordinator", "metrics")
         sources = "".join(read("coordinator", "metrics", name) for name in os.listdir(folder) if name.endswith((".cc", ".h")))
-        known = set(re.findall(r'"(?:vllm:|somnus:)?(\w+)"', sources))
+        cls.known = set(re.findall(r'"(?:vllm:|somnus:)?(\w+)"', sources))
+
+    def test_every_metric_is_one_of_ours(self):
         named = set(METRIC.findall(read("tools", "deploy", "monitoring", "somnus.rules.yml")))
         named |= {name for _, expr in queries_of_the_dashboard() for name in METRIC.findall(expr)}
         self.assertGreater(len(named), 50)
-        self.assertEqual(sorted(name for name in named if PARTS.sub("", name.partition(":")[2] or name) not in known), [])
+        self.assertEqual(sorted(name for name in named if PARTS.sub("", name.partition(":")[2] or name) not in self.known), [])
+
+    def test_what_is_left_out_of_vllms_dashboards_is_not_here(self):
+        left_out = {name for _, expression in expressions() if is_absent(expression) for name in METRIC.findall(expression)}
+        here = [name for name in left_out if PARTS.sub("", name.partition(":")[2]) in self.known and NO_LOOKUPS not in name]
+        self.assertEqual(here, [])
+        self.assertEqual([start for start in ABSENT if f"vllm:{start}" not in "".join(text for _, text in expressions())], [])
+        self.assertGreater(len(expressions()) - sum(is_absent(text) for _, text in expressions()), 200)
 
     def test_legends_name_labels_that_the_query_keeps(self):
         wrong = []
@@ -180,9 +195,12 @@ class Traffic:
         self._thread.join()
 
     def _run(self):
-        while not self._over.is_set():
+        for number in itertools.count():
+            if self._over.is_set():
+                return
             for model in self._models:
-                body = {"model": model, "prompt": PROMPT, "temperature": 0, "max_tokens": 64, "ignore_eos": True}
+                prompt = PROMPT if number % 2 else [number // 8 % 90 + 9] * len(PROMPT)
+                body = {"model": model, "prompt": prompt, "temperature": 0, "max_tokens": 64, "ignore_eos": True}
                 try:
                     response = self._cluster.request("POST", "/v1/completions", body)
                     error = "" if response.status == 200 else response.text
@@ -200,7 +218,7 @@ class Live(unittest.TestCase):
         over, sleeps, and a worker that is killed."""
         with contextlib.ExitStack() as stack:
             model = tiny("llama-uneven")
-            one = stack.enter_context(Cluster(model, "--dtype=float32", "--data-parallel-size=2", "--num-speculative-tokens=2", workers=1))
+            one = stack.enter_context(Cluster(model, *ONE_FLAGS, workers=1))
             several = stack.enter_context(Cluster(model, f"--model=other={tiny('qwen3')}", *SEVERAL_FLAGS, workers=0))
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             cls.prometheus = stack.enter_context(Prometheus(folder, [one.port, several.port]))
@@ -210,7 +228,8 @@ class Live(unittest.TestCase):
         late = one.request("POST", "/v1/completions", {"model": ONE, "prompt": PROMPT, "max_tokens": 500, "ignore_eos": True},
                            headers={"X-Request-Timeout": "0.001"})
         assert late.status == 504, late.text
-        of_one = f'{{instance="127.0.0.1:{one.port}"}}'
+        cls.instance = f"127.0.0.1:{one.port}"
+        of_one = f'{{instance="{cls.instance}"}}'
         for count in (1, 2):  # each is seen: a counter's first value is no increase
             one.admin("/sleep?level=1")
             one.admin("/wake_up")
@@ -234,7 +253,7 @@ class Live(unittest.TestCase):
         self.assert_data(queries_of_the_dashboard())
 
     def test_every_query_of_vllms_dashboards_has_data(self):
-        self.assert_data([("vllm", query) for query in vllm_queries(WINDOW)])
+        self.assert_data(vllm_queries(WINDOW, ONE, self.instance))
         self.assertEqual(self.prometheus.api("label/model_name/values"), sorted([ONE, "other"]))
 
     def test_rules_are_evaluated_and_the_loss_is_told(self):

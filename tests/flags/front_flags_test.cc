@@ -60,6 +60,22 @@ TEST(FrontFlagsTest, KeysComeFromTheirFlagsElseFromTheEnvironment) {
   EXPECT_TRUE(ParseFlags({"m"})->admin_api_keys.empty());
 }
 
+TEST(FrontFlagsTest, DevModeIsOffUnlessAFlagOrTheEnvironmentSaysSo) {
+  const Environment on = {{"VLLM_SERVER_DEV_MODE", "1"}, {"SOMNUS_API_KEY", "clients"}};
+  EXPECT_FALSE(ParseFlags({"m"})->server_dev_mode);
+  EXPECT_FALSE(ParseFlags({"m"}, {{"VLLM_SERVER_DEV_MODE", "0"}})->server_dev_mode);
+  EXPECT_TRUE(ParseFlags({"m", "--server-dev-mode"})->server_dev_mode);
+  const auto found = ParseFlags({"m"}, on);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(found->server_dev_mode);
+  EXPECT_TRUE(found->admin_api_keys.Opens("Bearer clients"));
+  EXPECT_FALSE(found->admin_api_keys.Opens("Bearer other"));
+  const auto given = ParseFlags({"m", "--admin-api-key=operators"}, on);
+  ASSERT_TRUE(given.ok()) << given.status();
+  EXPECT_FALSE(given->admin_api_keys.Opens("Bearer clients"));
+  EXPECT_TRUE(ParseFlags({"m"}, {{"SOMNUS_API_KEY", "clients"}})->admin_api_keys.empty());
+}
+
 TEST(FrontFlagsTest, SeveralKeysOpenAndThoseOfAFileHaveNames) {
   const std::string path = ::testing::TempDir() + "/keys";
   const auto write = [&](const std::string& text, mode_t mode) {

@@ -12,13 +12,14 @@ import mmap
 import os
 import struct
 import sys
+from typing import Any, Iterator, Tuple
 
 from somnus import Client
 
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
-def read_tensors(folder):
+def read_tensors(folder: str) -> Iterator[Tuple[str, Any]]:
     """Yields (name, (bytes, type, shape)) of every tensor. The format: eight bytes, the length of a JSON header, the header,
     then the data (huggingface.co/docs/safetensors)."""
     for path in sorted(glob.glob(os.path.join(folder, "*.safetensors"))):
@@ -32,7 +33,7 @@ def read_tensors(folder):
             yield name, (data[begin + first:begin + last], DTYPES[tensor["dtype"]], tensor["shape"])
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint")
     parser.add_argument("--grpc", default="127.0.0.1:50051")

@@ -40,14 +40,14 @@ async def run(client: EngineClient, jobs: Sequence[Job], note_done: Callable[[in
     """The outputs of all jobs in their order. note_done: called with a number of prompts that are done now, in this thread.
     The first error ends all requests, and is raised."""
     outputs: List[Optional[RequestOutput]] = [None] * len(jobs)
-    first = jobs[0].number if jobs else 0
+    places = {job.number: at for at, job in enumerate(jobs)}
     client.adapters.begin_call(job.lora for job in jobs)
     batches = cut(jobs)
 
     async def work() -> None:
         for batch in batches:  # all workers share the iterator
             for job, output in zip(batch, await client.generate(batch)):
-                outputs[job.number - first] = output
+                outputs[places[job.number]] = output
             note_done(len(batch))
 
     await _at_once(work, min(REQUESTS_AT_ONCE, len(jobs)))

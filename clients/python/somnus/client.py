@@ -1,6 +1,6 @@
 """One class: a client of a server's two gRPC listeners."""
-import collections
 import contextlib
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 
@@ -9,30 +9,40 @@ from somnus.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb
 
 MODES = {"keep": control_pb2.SLEEP_MODE_KEEP, "wait": control_pb2.SLEEP_MODE_WAIT, "abort": control_pb2.SLEEP_MODE_ABORT}
 
-Completion = collections.namedtuple("Completion", "text token_ids finish_reason weights_version")
-Completion.__doc__ = """One choice. weights_version: of the weights that computed its last token."""
+# A text, or token ids.
+Prompt = Union[str, Sequence[int]]
 
 
-def mode_of(word):
+class Completion(NamedTuple):
+    """One choice. weights_version: of the weights that computed its last token."""
+
+    text: str
+    token_ids: Tuple[int, ...]
+    finish_reason: str
+    weights_version: int
+
+
+def mode_of(word: str) -> int:
     if word not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, not {word!r}")
-    return MODES[word]
+    mode: int = MODES[word]
+    return mode
 
 
-def channel_to(address, certificate):
+def channel_to(address: str, certificate: Optional[bytes]) -> Any:
     if certificate is None:
         return grpc.insecure_channel(address)
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(certificate))
 
 
-def put_prompt(request, prompt):
+def put_prompt(request: Any, prompt: Prompt) -> None:
     if isinstance(prompt, str):
         request.text = prompt
     else:
         request.token_ids.ids.extend(prompt)
 
 
-def token_of(key):
+def token_of(key: Optional[str]) -> List[Tuple[str, str]]:
     return [] if key is None else [("authorization", f"Bearer {key}")]
 
 
@@ -45,8 +55,9 @@ class Client:
     model, of any call: which is meant, by its name; may be left out where one is served.
     """
 
-    def __init__(self, address="127.0.0.1:50051", control_address="127.0.0.1:50054", *, api_key=None, admin_api_key=None,
-                 certificate=None, timeout=None):
+    def __init__(self, address: str = "127.0.0.1:50051", control_address: str = "127.0.0.1:50054", *,
+                 api_key: Optional[str] = None, admin_api_key: Optional[str] = None, certificate: Optional[bytes] = None,
+                 timeout: Optional[float] = None):
         self._channels = [channel_to(address, certificate), channel_to(control_address, certificate)]
         self._inference = inference_pb2_grpc.InferenceServiceStub(self._channels[0])
         self._prefixes = prefixes_pb2_grpc.PrefixServiceStub(self._channels[0])
@@ -58,96 +69,104 @@ class Client:
         self._direct_update = self._channels[1].stream_stream(
             "/somnus.v1.ControlService/DirectUpdateWeights",
             response_deserializer=control_pb2.DirectUpdateWeightsResponse.FromString)
-        self._inference_options = {"metadata": token_of(api_key), "timeout": timeout}
-        self._control_options = {"metadata": token_of(admin_api_key), "timeout": timeout}
+        self._inference_options: Dict[str, Any] = {"metadata": token_of(api_key), "timeout": timeout}
+        self._control_options: Dict[str, Any] = {"metadata": token_of(admin_api_key), "timeout": timeout}
 
-    def close(self):
+    def close(self) -> None:
         for channel in self._channels:
             channel.close()
 
-    def __enter__(self):
+    def __enter__(self) -> "Client":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def stream(self, prompt, *, model="", priority=0, cache_salt="", user="", ttft_target_s=None, **sampling):
+    def stream(self, prompt: Prompt, *, model: str = "", priority: int = 0, cache_salt: str = "", user: str = "",
+               ttft_target_s: Optional[float] = None, **sampling: Any) -> Iterator[Any]:
         """Yields GenerateResponses as they come. prompt: text, or token ids. sampling: fields of SamplingParams, the
         others of GenerateRequest (proto/inference.proto)."""
         request = inference_pb2.GenerateRequest(
             model=model, priority=priority, cache_salt=cache_salt, user=user, ttft_target_s=ttft_target_s,
             sampling=inference_pb2.SamplingParams(**sampling))
         put_prompt(request, prompt)
-        return self._inference.Generate(request, **self._inference_options)
+        responses: Iterator[Any] = self._inference.Generate(request, **self._inference_options)
+        return responses
 
-    def generate(self, prompt, **fields):
+    def generate(self, prompt: Prompt, **fields: Any) -> List[Completion]:
         """Returns a Completion for each choice, in their order. Arguments as of stream()."""
-        choices = {}
+        choices: Dict[int, Completion] = {}
         for response in self.stream(prompt, **fields):
             for delta in response.choices:
-                text, ids, finish_reason, version = choices.get(delta.index, ("", (), "", 0))
-                choices[delta.index] = (text + delta.text, ids + tuple(delta.token_ids),
-                                        delta.finish_reason or finish_reason, response.weights_version or version)
-        return [Completion(*choices[index]) for index in sorted(choices)]
+                text, ids, finish_reason, version = choices.get(delta.index, Completion("", (), "", 0))
+                choices[delta.index] = Completion(text + delta.text, ids + tuple(delta.token_ids),
+                                                  delta.finish_reason or finish_reason, response.weights_version or version)
+        return [choices[index] for index in sorted(choices)]
 
-    def pin_prefix(self, prompt, *, cache_salt="", priority=0, model=""):
+    def pin_prefix(self, prompt: Prompt, *, cache_salt: str = "", priority: int = 0, model: str = "") -> Any:
         """Computes the prompt and keeps its full blocks in the prefix cache. Returns a PinnedPrefix
         (proto/prefixes.proto), whose id unpin_prefix() takes."""
         request = prefixes_pb2.PinPrefixRequest(model=model, cache_salt=cache_salt, priority=priority)
         put_prompt(request, prompt)
         return self._prefixes.PinPrefix(request, **self._inference_options)
 
-    def unpin_prefix(self, prefix_id, *, model=""):
+    def unpin_prefix(self, prefix_id: str, *, model: str = "") -> None:
         self._prefixes.UnpinPrefix(prefixes_pb2.UnpinPrefixRequest(id=prefix_id, model=model), **self._inference_options)
 
-    def prefixes(self, *, model=""):
+    def prefixes(self, *, model: str = "") -> Sequence[Any]:
         """Returns a PinnedPrefix of each."""
-        return self._prefixes.ListPrefixes(prefixes_pb2.ListPrefixesRequest(model=model), **self._inference_options).prefixes
+        reply = self._prefixes.ListPrefixes(prefixes_pb2.ListPrefixesRequest(model=model), **self._inference_options)
+        found: Sequence[Any] = reply.prefixes
+        return found
 
-    def status(self, *, model=""):
+    def status(self, *, model: str = "") -> Any:
         """Returns a GetStatusResponse, without a model that of the first."""
         return self._control.GetStatus(control_pb2.GetStatusRequest(model=model), **self._control_options)
 
-    def models(self):
+    def models(self) -> Sequence[Any]:
         """Returns a ModelStatus of each model."""
-        return self._control.ListModelStatus(control_pb2.ListModelStatusRequest(), **self._control_options).models
+        found: Sequence[Any] = self._control.ListModelStatus(control_pb2.ListModelStatusRequest(), **self._control_options).models
+        return found
 
-    def sleep(self, level=1, *, tags=(), mode="keep", force=False, model=""):
+    def sleep(self, level: int = 1, *, tags: Sequence[str] = (), mode: str = "keep", force: bool = False, model: str = "") -> Any:
         """Returns a SleepResponse. level: 0 a pause, 1 weights are kept, 2 all is discarded. tags: of "weights",
         "kv_cache", "workspace"; none: all. force: level 2 discards also weights that an update has brought and no file
         has, as the client does who sends the next ones."""
         request = control_pb2.SleepRequest(level=level, tags=tags, mode=mode_of(mode), force=force, model=model)
         return self._control.Sleep(request, **self._control_options)
 
-    def wake_up(self, tags=(), *, load_weights=None, model=""):
+    def wake_up(self, tags: Sequence[str] = (), *, load_weights: Optional[bool] = None, model: str = "") -> Any:
         """Returns a WakeUpResponse. load_weights=False: weights that were discarded are not read again, because
         update_weights() comes next."""
         request = control_pb2.WakeUpRequest(tags=tags, load_weights=load_weights, model=model)
         return self._control.WakeUp(request, **self._control_options)
 
-    def pause(self, mode="keep", *, clear_cache=None, model=""):
+    def pause(self, mode: str = "keep", *, clear_cache: Optional[bool] = None, model: str = "") -> None:
         request = control_pb2.PauseRequest(mode=mode_of(mode), clear_cache=clear_cache, model=model)
         self._control.Pause(request, **self._control_options)
 
-    def resume(self, *, model=""):
+    def resume(self, *, model: str = "") -> None:
         self._control.Resume(control_pb2.ResumeRequest(model=model), **self._control_options)
 
-    def abort_call(self, *, model=""):
+    def abort_call(self, *, model: str = "") -> None:
         """Ends the sleep, the wake-up or the change of the weights that is under way, whoever has called for it."""
         self._control.AbortCall(control_pb2.AbortCallRequest(model=model), **self._control_options)
 
-    def reset_prefix_cache(self, *, reset_running_requests=False, model=""):
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False, model: str = "") -> None:
         """No later request adopts a block that was computed before."""
         request = control_pb2.ResetPrefixCacheRequest(reset_running_requests=reset_running_requests, model=model)
         self._control.ResetPrefixCache(request, **self._control_options)
 
-    def reload_weights(self, path="", *, mode="wait", weights_version=None, model=""):
+    def reload_weights(self, path: str = "", *, mode: str = "wait", weights_version: Optional[int] = None,
+                       model: str = "") -> int:
         """Reads a checkpoint of the same architecture on every rank. Returns the version that the weights have now."""
         request = control_pb2.ReloadWeightsRequest(path=path, mode=mode_of(mode), weights_version=weights_version, model=model)
-        return self._control.ReloadWeights(request, **self._control_options).weights_version
+        version: int = self._control.ReloadWeights(request, **self._control_options).weights_version
+        return version
 
-    def update_weights(self, named_tensors, *, mode="wait", weights_version=None, direct=True, shared_memory=False,
-                       cuda_ipc=False, model=""):
+    def update_weights(self, named_tensors: Iterable[Tuple[str, Any]], *, mode: str = "wait",
+                       weights_version: Optional[int] = None, direct: bool = True, shared_memory: bool = False,
+                       cuda_ipc: bool = False, model: str = "") -> int:
         """Replaces weights. Returns the version that the weights have now.
 
         named_tensors: pairs of a name, as in a Hugging Face checkpoint, and a whole, unsharded tensor
@@ -163,11 +182,12 @@ class Client:
         """
         begin = control_pb2.UpdateWeightsRequest.Begin(mode=mode_of(mode), weights_version=weights_version, model=model)
         with contextlib.ExitStack() as kept, contextlib.closing(updates.Segments()) as segments:
-            def chunks_of(name, tensor):
+            def chunks_of(name: str, tensor: Any) -> Iterator[updates.Chunk]:
                 if cuda_ipc:
                     return updates.exported(name, tensor, kept)
                 return updates.shared(name, tensor, segments) if shared_memory else updates.cut(name, tensor)
             chunks = (chunk for name, tensor in named_tensors for chunk in chunks_of(name, tensor))
             update = updates.Update(begin, chunks, direct and not (shared_memory or cuda_ipc))
             send = self._direct_update if update.direct else self._update.future
-            return update.run(send(update.messages(), **self._control_options)).weights_version
+            version: int = update.run(send(update.messages(), **self._control_options)).weights_version
+            return version

@@ -1,8 +1,9 @@
 """Memory of this process on a GPU, for other processes of the host: CUDA's IPC handles. Needs the driver's library alone."""
 import ctypes
+from typing import Tuple
 
 
-def export(address):
+def export(address: int) -> Tuple[bytes, int]:
     """Returns the handle of the allocation that the address is in, as bytes, and the address's offset there. The calling thread
     has to have a CUDA context. ValueError: the driver exports no such memory, for example that of expandable segments."""
     driver = ctypes.CDLL("libcuda.so.1")

@@ -60,6 +60,16 @@ async def reset_prefix_cache(client: EngineClient, reset_running_requests: bool)
     return result
 
 
+async def get_world_size(client: EngineClient, include_dp: bool) -> int:
+    result: int = (await client.operate(query("/get_world_size", include_dp=include_dp), method="GET"))["world_size"]
+    return result
+
+
+async def get_weight_version(client: EngineClient) -> str:
+    """"0": the weights are being replaced, or an update has failed."""
+    return str((await client.operate("/weight_info", method="GET"))["weight_version"] or 0)
+
+
 def update_weights(process: EngineProcess, named_tensors: Iterable[Tuple[str, Any]], fields: Mapping[str, Any]) -> int:
     """Blocks. ImportError without grpcio."""
     try:
@@ -67,9 +77,8 @@ def update_weights(process: EngineProcess, named_tensors: Iterable[Tuple[str, An
     except ImportError as error:
         raise ImportError("an update of the weights goes over gRPC: pip install 'somnus[grpc]'") from error
     addresses = [f"127.0.0.1:{port}" for port in (process.grpc_port, process.control_port)]
-    with Client(*addresses, api_key=process.key, admin_api_key=process.admin_key) as client:  # type: ignore[no-untyped-call]
-        version: int = client.update_weights(named_tensors, **fields)
-        return version
+    with Client(*addresses, api_key=process.key, admin_api_key=process.admin_key) as client:
+        return client.update_weights(named_tensors, **fields)
 
 
 async def in_thread(work: Callable[..., Any], *arguments: Any) -> Any:

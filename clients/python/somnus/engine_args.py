@@ -1,12 +1,13 @@
 """Keyword arguments of LLM and AsyncLLM become the coordinator's flags. A flag that vLLM has, too, has vLLM's name, so most
 arguments are flags as they are (docs/flags.md); the tables below have the others."""
+import enum
 import functools
 import json
 import os
 import re
 import subprocess
 import warnings
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, Tuple
 
 from somnus import vllm_names
 
@@ -18,7 +19,7 @@ _OWN = frozenset({
     "host", "port", "admin-host", "admin-port", "grpc-port", "control-port", "ssl-certfile", "ssl-keyfile", "ssl-ca-certs",
     "admin-ssl-certfile", "admin-ssl-keyfile", "api-key", "api-key-file", "admin-api-key", "admin-api-key-file", "workers",
     "cluster-host", "cluster-port", "log-level", "run-dir", "config", "worker-binary", "idle-timeout", "shutdown-timeout",
-    "stay-after-failure", "help", "version"})
+    "stay-after-failure", "server-dev-mode", "help", "version"})
 
 # vLLM's arguments that mean nothing here, and why; a warning says so, unless the value is one of these.
 _NOTHING: Dict[str, Tuple[Tuple[Any, ...], str]] = {
@@ -58,6 +59,7 @@ _ALIASES = {
     "gpu_memory_utilization": "memory-utilization",
     "kv_cache_memory": "kv-cache-memory-bytes",
     "cudagraph_capture_sizes": "graph-sizes",
+    "device_ids": "device-indices",
 }
 
 
@@ -96,6 +98,11 @@ def _speculative(config: Mapping[str, Any]) -> List[str]:
     return [f"--{known[name]}={value}" for name, value in fields.items()]
 
 
+def _reasoning_parser(name: str) -> List[str]:
+    """vLLM's default is the empty name."""
+    return [f"--reasoning-parser={name}"] if name else []
+
+
 def _pooler(config: Any) -> List[str]:
     fields = dict(config) if isinstance(config, Mapping) else {"pooling_type": getattr(config, "pooling_type", None)}
     unknown = [name for name in fields if name != "pooling_type"]
@@ -119,6 +126,7 @@ _TRANSLATED: Dict[str, Callable[[Any], List[str]]] = {
     "speculative_config": _speculative,
     "pooler_config": _pooler,
     "override_pooler_config": _pooler,
+    "reasoning_parser": _reasoning_parser,
     "runner": _runner,
     "task": _runner,
 }
@@ -149,31 +157,67 @@ def _is_one_of(value: Any, values: Tuple[Any, ...]) -> bool:
     return any(type(value) is type(one) and value == one for one in values)
 
 
+# vLLM's short names of fields of speculative_config.
+_SPECULATION = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
+
+
+def _with_speculation(given: Dict[str, Any]) -> Dict[str, Any]:
+    """The arguments with speculative_config in the place of the short names."""
+    config = {field: given[name] for name, field in _SPECULATION.items() if name in given}
+    if not config:
+        return given
+    if "speculative_config" in given:
+        raise ValueError(f"speculative_config: has {', '.join(config)} already, by short names")
+    others = {name: value for name, value in given.items() if name not in _SPECULATION}
+    return {**others, "speculative_config": config}
+
+
+class Place(enum.Enum):
+    """What becomes of an argument."""
+
+    FLAG = "a flag"
+    TRANSLATED = "one or several flags, after a translation"
+    NOTHING = "nothing: the argument means nothing here"
+    ABSENT = "an error: there is no such thing here"
+    OWN = "an error: the engine gives the flag itself"
+    UNKNOWN = "an error: nobody knows the argument"
+
+
+def place_of(name: str, flags: Collection[str]) -> Tuple[Place, str]:
+    """The place of an argument among a coordinator's flags, with the flag's name, or why there is nothing."""
+    flag = _ALIASES.get(name, name.replace("_", "-"))
+    if name in _NOTHING:
+        return Place.NOTHING, _NOTHING[name][1]
+    if name in vllm_names.MEANINGLESS:
+        return Place.NOTHING, vllm_names.MEANINGLESS[name]
+    if name in vllm_names.ABSENT:
+        return Place.ABSENT, vllm_names.ABSENT[name][1]
+    if flag in _OWN:
+        return Place.OWN, flag
+    if name in _TRANSLATED or name in _SPECULATION:
+        return Place.TRANSLATED, ""
+    return (Place.FLAG, flag) if name in _ALIASES or flag in flags else (Place.UNKNOWN, "")
+
+
 def to_flags(coordinator: str, arguments: Mapping[str, Any]) -> List[str]:
     """The flags for the arguments; one that is None is not given. TypeError names all arguments that nobody knows, and those that
     only the engine itself gives; arguments of vLLM that mean nothing here are a UserWarning, those of things that are not here a
     ValueError."""
-    given = {name: value for name, value in arguments.items() if value is not None}
+    known = flags_of(coordinator)
     flags, unknown, own = [], [], []
-    for name, value in given.items():
-        flag = _ALIASES.get(name, name.replace("_", "-"))
-        if flag in _OWN:
-            own.append(name)
-        elif name in _TRANSLATED:
+    for name, value in _with_speculation({name: value for name, value in arguments.items() if value is not None}).items():
+        place, detail = place_of(name, known)
+        if place is Place.FLAG:
+            flags += _as_flag(detail, known.get(detail, True), value)
+        elif place is Place.TRANSLATED:
             flags += _TRANSLATED[name](value)
-        elif name in _ALIASES or flag in flags_of(coordinator):
-            flags += _as_flag(flag, flags_of(coordinator).get(flag, True), value)
-        elif name in _NOTHING:
-            silent, why = _NOTHING[name]
-            if not _is_one_of(value, silent):
-                warnings.warn(f"{name} means nothing here: {why}", stacklevel=4)
-        elif name in vllm_names.MEANINGLESS:
-            warnings.warn(f"{name} means nothing here: {vllm_names.MEANINGLESS[name]}", stacklevel=4)
-        elif name in vllm_names.ABSENT:
-            nothing, instead = vllm_names.ABSENT[name]
-            if not _is_one_of(value, nothing):
-                raise ValueError(f"{name}: this engine has no such thing ({instead or 'docs/compatibility.md'})")
-        else:
+        elif place is Place.NOTHING and not _is_one_of(value, _NOTHING.get(name, ((), ""))[0]):
+            warnings.warn(f"{name} means nothing here: {detail}", stacklevel=4)
+        elif place is Place.ABSENT and not _is_one_of(value, vllm_names.ABSENT[name][0]):
+            raise ValueError(f"{name}: this engine has no such thing ({detail or 'docs/compatibility.md'})")
+        elif place is Place.OWN:
+            own.append(name)
+        elif place is Place.UNKNOWN:
             unknown.append(name)
     if unknown:
         raise TypeError(f"unknown engine arguments: {', '.join(unknown)}; `{os.path.basename(coordinator)} --help=all` lists the "

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import threading
 import urllib.parse
-from typing import Any, AsyncGenerator, AsyncIterator, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, AsyncGenerator, AsyncIterator, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence
 
 from somnus.engine_process import EngineProcess
 from somnus.errors import EngineDeadError
@@ -13,6 +13,7 @@ from somnus.lora import Adapters, LoRARequest
 from somnus.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, Logprob, PositionLogprobs, RequestOutput
 from somnus.prompts import Prompt
 from somnus.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from somnus.tokenizer import special_ids
 
 _TOKEN_ID = "token_id:"
 _MAX_CONNECTIONS = 512
@@ -60,6 +61,7 @@ class EngineClient:
         self._admin = HttpClient(process.admin_port, process.admin_key, _MAX_CONNECTIONS)
         self.adapters = Adapters(self.operate)
         self._token_texts: Dict[int, str] = {}
+        self._special_ids: Optional[FrozenSet[int]] = None  # not asked yet
         self._lock, self._next_number = threading.Lock(), 0
         self._under_way = 0  # requests for text
         self.max_model_len = 0
@@ -152,7 +154,7 @@ class EngineClient:
             tokens = ids + (choice["token_ids"][:-1] if ended else choice["token_ids"])
             sequences.append(BeamSearchSequence(
                 original, tokens, self._logprobs(body["logprobs"], choice) or [], lora, _sum_of(choice) or 0.0,
-                await self.detokenize(tokens), choice["finish_reason"], choice["stop_reason"]))
+                await self._text_of(tokens, params.skip_special_tokens), choice["finish_reason"], choice["stop_reason"]))
         return BeamSearchOutput(sequences)
 
     async def abort(self, request_ids: Optional[Sequence[str]] = None) -> None:
@@ -214,6 +216,14 @@ class EngineClient:
         if first.priority:
             body["priority"] = first.priority
         return {**body, **_fields_of(first.prompt, first.lora)}
+
+    async def _text_of(self, tokens: Sequence[int], skip_special_tokens: bool) -> str:
+        if skip_special_tokens:
+            special = self._special_ids
+            if special is None:
+                special = self._special_ids = special_ids(await self.get("/tokenizer_info"))
+            tokens = [one for one in tokens if one not in special]
+        return await self.detokenize(tokens)
 
     def _output(self, job: Job, choices: Sequence[Any]) -> RequestOutput:
         with_text = job.params is None or job.params.detokenize

@@ -3,6 +3,7 @@ import asyncio
 import itertools
 import operator
 import os
+import threading
 import types
 from typing import Any, Callable, Coroutine, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
@@ -23,7 +24,10 @@ Prompts = Union[PromptType, Sequence[PromptType]]
 Conversation = Sequence[Mapping[str, Any]]
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
 LoRA = Union[LoRARequest, Sequence[Optional[LoRARequest]], None]
+Pooling = Union[PoolingParams, Sequence[PoolingParams], None]
+Priority = Union[int, Sequence[int], None]
 UseTqdm = Union[bool, Callable[..., Any]]
+Kwargs = Optional[Mapping[str, Any]]
 
 T = TypeVar("T")
 _EMBED_BATCH = 64
@@ -46,6 +50,8 @@ class LLM:
 
     def __init__(self, model: Any, **arguments: Any):
         self.model = os.fspath(model)
+        self._lock = threading.Lock()
+        self._kept: List[Job] = []  # by enqueue()
         self._process = engine.start(model, arguments)
         self._loop = LoopThread()
         self._client = EngineClient(self._process)
@@ -64,41 +70,60 @@ class LLM:
 
     # Text.
 
-    def generate(self, prompts: Prompts, sampling_params: Params = None, *, use_tqdm: UseTqdm = True,
-                 priority: Optional[Sequence[int]] = None, lora_request: LoRA = None,
-                 tokenization_kwargs: Optional[Mapping[str, Any]] = None) -> List[RequestOutput]:
+    def generate(self, prompts: Prompts, sampling_params: Params = None, *, use_tqdm: UseTqdm = True, lora_request: LoRA = None,
+                 priority: Priority = None, tokenization_kwargs: Kwargs = None, mm_processor_kwargs: Kwargs = None
+                 ) -> List[RequestOutput]:
         """The outputs of the prompts, in their order.
 
         prompts: one or several, each a text, token ids, or a dictionary with `prompt` or `prompt_token_ids`, and `cache_salt`.
-        sampling_params: for all prompts, or one for each; None: the model's own (generation_config.json). priority: one for each
-        prompt, lower first, with scheduling_policy="priority". lora_request: an adapter for all prompts, or one or None for each,
-        of an engine with enable_lora=True; its directory is read when a call first names the adapter. While the engine sleeps
-        the call waits for the wake-up.
+        sampling_params: for all prompts, or one for each; None: the model's own (generation_config.json). priority: for all
+        prompts, or one for each, lower first, with scheduling_policy="priority". lora_request: an adapter for all prompts, or one
+        or None for each, of an engine with enable_lora=True; its directory is read when a call first names the adapter. While
+        the engine sleeps the call waits for the wake-up.
         """
-        vllm_names.refuse({"tokenization_kwargs": tokenization_kwargs}, _TOKENIZED)
-        return self._generate(read_prompts(prompts), sampling_params, use_tqdm, priority, lora_request)
+        _refuse_of_texts(tokenization_kwargs, mm_processor_kwargs)
+        return self._generate(self._jobs(read_prompts(prompts), sampling_params, priority, lora_request), use_tqdm)
 
-    def chat(self, messages: Union[Conversation, Sequence[Conversation]],
-             sampling_params: Params = None, use_tqdm: UseTqdm = True, lora_request: LoRA = None, *,
-             chat_template: Optional[str] = None, add_generation_prompt: bool = True, continue_final_message: bool = False,
-             tools: Optional[Sequence[Mapping[str, Any]]] = None, chat_template_kwargs: Optional[Mapping[str, Any]] = None,
-             chat_template_content_format: str = "auto", tokenization_kwargs: Optional[Mapping[str, Any]] = None,
-             mm_processor_kwargs: Optional[Mapping[str, Any]] = None) -> List[RequestOutput]:
+    def chat(self, messages: Union[Conversation, Sequence[Conversation]], sampling_params: Params = None,
+             use_tqdm: UseTqdm = True, lora_request: LoRA = None, priority: Priority = None, chat_template: Optional[str] = None,
+             chat_template_content_format: str = "auto", add_generation_prompt: bool = True, continue_final_message: bool = False,
+             tools: Optional[Sequence[Mapping[str, Any]]] = None, chat_template_kwargs: Kwargs = None,
+             tokenization_kwargs: Kwargs = None, mm_processor_kwargs: Kwargs = None) -> List[RequestOutput]:
         """As generate(), of one conversation or several, which become prompts by the model's chat template. Outputs have the
         text as the model writes it: tool calls and reasoning are part of the text."""
-        if chat_template is not None:
-            raise ValueError("chat_template: give it to LLM(..., chat_template=...)")
-        vllm_names.refuse({"tokenization_kwargs": tokenization_kwargs}, _TOKENIZED)
-        vllm_names.refuse({"mm_processor_kwargs": mm_processor_kwargs}, "there are no images")
-        vllm_names.refuse({"chat_template_content_format": chat_template_content_format},
-                          "the template tells which content it takes", ("auto",))
-        conversations: List[Any] = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
-        fields: Dict[str, Any] = {
-            "add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message or None,
-            "tools": list(tools) if tools else None,
-            "chat_template_kwargs": dict(chat_template_kwargs) if chat_template_kwargs else None}
-        bodies = [chat_body(one, **fields) for one in conversations]
-        return self._generate(self._run(_rendered(self._client, bodies)), sampling_params, use_tqdm, None, lora_request)
+        _refuse_of_texts(tokenization_kwargs, mm_processor_kwargs)
+        prompts = self._conversations(messages, chat_template, chat_template_content_format, _chat_fields(
+            add_generation_prompt, continue_final_message, tools, chat_template_kwargs))
+        return self._generate(self._jobs(prompts, sampling_params, priority, lora_request), use_tqdm)
+
+    def enqueue(self, prompts: Prompts, sampling_params: Params = None, lora_request: LoRA = None, priority: Priority = None,
+                use_tqdm: UseTqdm = True, tokenization_kwargs: Kwargs = None, mm_processor_kwargs: Kwargs = None) -> List[str]:
+        """Keeps prompts for wait_for_completion(), and returns the ids of their requests. Arguments as of generate()."""
+        del use_tqdm
+        _refuse_of_texts(tokenization_kwargs, mm_processor_kwargs)
+        return self._keep(self._jobs(read_prompts(prompts), sampling_params, priority, lora_request))
+
+    def enqueue_chat(self, messages: Union[Conversation, Sequence[Conversation]], sampling_params: Params = None,
+                     use_tqdm: UseTqdm = True, lora_request: LoRA = None, priority: Priority = None,
+                     chat_template: Optional[str] = None, chat_template_content_format: str = "auto",
+                     add_generation_prompt: bool = True, continue_final_message: bool = False,
+                     tools: Optional[Sequence[Mapping[str, Any]]] = None, chat_template_kwargs: Kwargs = None,
+                     tokenization_kwargs: Kwargs = None, mm_processor_kwargs: Kwargs = None) -> List[str]:
+        """As enqueue(), of conversations. Arguments as of chat()."""
+        del use_tqdm
+        _refuse_of_texts(tokenization_kwargs, mm_processor_kwargs)
+        prompts = self._conversations(messages, chat_template, chat_template_content_format, _chat_fields(
+            add_generation_prompt, continue_final_message, tools, chat_template_kwargs))
+        return self._keep(self._jobs(prompts, sampling_params, priority, lora_request))
+
+    def wait_for_completion(self, output_type: Any = None, *, use_tqdm: UseTqdm = True) -> List[RequestOutput]:
+        """The outputs of all prompts that enqueue() and enqueue_chat() have kept, in their order. output_type: RequestOutput, or
+        types with RequestOutput among them; None: all."""
+        if output_type is not None and RequestOutput not in (output_type if isinstance(output_type, tuple) else (output_type,)):
+            raise TypeError(f"output_type: {output_type!r}; all outputs are of RequestOutput")
+        with self._lock:
+            jobs, self._kept = self._kept, []
+        return self._generate(jobs, use_tqdm)
 
     def beam_search(self, prompts: Prompts, params: BeamSearchParams, lora_request: LoRA = None, use_tqdm: UseTqdm = False,
                     concurrency_limit: Optional[int] = None) -> List[BeamSearchOutput]:
@@ -120,42 +145,43 @@ class LLM:
     # Vectors.
 
     def embed(self, prompts: Prompts, *, use_tqdm: UseTqdm = True, normalize: bool = True, dimensions: Optional[int] = None,
-              truncate_prompt_tokens: Optional[int] = None, pooling_params: Optional[PoolingParams] = None,
-              lora_request: LoRA = None, tokenization_kwargs: Optional[Mapping[str, Any]] = None
-              ) -> List[EmbeddingRequestOutput]:
+              truncate_prompt_tokens: Optional[int] = None, pooling_params: Pooling = None, lora_request: LoRA = None,
+              tokenization_kwargs: Kwargs = None) -> List[EmbeddingRequestOutput]:
         """A vector for each prompt: the final hidden states, pooled as pooling_type of the engine says ("last"). dimensions: of a
-        model that was trained so, the first so many numbers. The fields of pooling_params count before the other arguments."""
+        model that was trained so, the first so many numbers. pooling_params: for all prompts, or one for each; its fields count
+        before the other arguments."""
         _refuse_of_vectors(lora_request, tokenization_kwargs)
         read = read_prompts(prompts)
-        vectors = self._vectors(read, use_tqdm, {"normalize": normalize, "dimensions": dimensions,
-                                                 "truncate_prompt_tokens": truncate_prompt_tokens, **_fields_of(pooling_params)})
+        vectors = self._vectors(read, use_tqdm, _fields_of_each(len(read), pooling_params, {
+            "normalize": normalize, "dimensions": dimensions, "truncate_prompt_tokens": truncate_prompt_tokens}))
         return [EmbeddingRequestOutput(number, EmbeddingOutput(vector), prompt.token_ids)
                 for prompt, (number, vector) in zip(read, vectors)]
 
-    def encode(self, prompts: Prompts, pooling_params: Optional[PoolingParams] = None, *, use_tqdm: UseTqdm = True,
-               pooling_task: str = "embed", truncate_prompt_tokens: Optional[int] = None, lora_request: LoRA = None,
-               tokenization_kwargs: Optional[Mapping[str, Any]] = None) -> List[PoolingRequestOutput]:
-        """As embed(), in vLLM's more general form."""
+    def encode(self, prompts: Prompts, pooling_params: Pooling = None, *, use_tqdm: UseTqdm = True,
+               lora_request: LoRA = None, pooling_task: Optional[str] = None, tokenization_kwargs: Kwargs = None,
+               truncate_prompt_tokens: Optional[int] = None) -> List[PoolingRequestOutput]:
+        """As embed(), in vLLM's more general form. pooling_task: "embed", or None, which means the same."""
         _refuse_of_vectors(lora_request, tokenization_kwargs)
-        if pooling_task != "embed":
+        if pooling_task not in (None, "embed"):
             raise ValueError(f"pooling_task: {pooling_task!r} is not known; 'embed' is")
         read = read_prompts(prompts)
-        fields = {"truncate_prompt_tokens": truncate_prompt_tokens, **_fields_of(pooling_params)}
+        fields = _fields_of_each(len(read), pooling_params, {"truncate_prompt_tokens": truncate_prompt_tokens})
         return [PoolingRequestOutput(number, PoolingOutput(vector), prompt.token_ids)
                 for prompt, (number, vector) in zip(read, self._vectors(read, use_tqdm, fields))]
 
     def score(self, data_1: Prompts, data_2: Prompts, *, use_tqdm: UseTqdm = True,
               pooling_params: Optional[PoolingParams] = None, truncate_prompt_tokens: Optional[int] = None,
               lora_request: LoRA = None, chat_template: Optional[str] = None,
-              tokenization_kwargs: Optional[Mapping[str, Any]] = None) -> List[ScoringRequestOutput]:
+              tokenization_kwargs: Kwargs = None) -> List[ScoringRequestOutput]:
         """How near texts are to each other, by their vectors: one of data_1 to each of data_2, or each to its counterpart."""
         _refuse_of_vectors(lora_request, tokenization_kwargs)
         vllm_names.refuse({"chat_template": chat_template}, "models that score pairs are not served")
         one, other = read_prompts(data_1), read_prompts(data_2)
         if len(one) not in (1, len(other)):
             raise ValueError(f"data_1: {len(one)} for {len(other)} of data_2")
-        fields = {"truncate_prompt_tokens": truncate_prompt_tokens, **_fields_of(pooling_params), "normalize": True}
-        found = self._vectors([*one, *other], use_tqdm, fields)
+        given = {} if pooling_params is None else pooling_params.to_json()
+        fields = {"truncate_prompt_tokens": truncate_prompt_tokens, **given, "normalize": True}
+        found = self._vectors([*one, *other], use_tqdm, [fields] * (len(one) + len(other)))
         vectors = [vector for _, vector in found]
         lefts = (vectors[:len(one)] * len(other))[:len(other)]
         return [ScoringRequestOutput(number, ScoringOutput(sum(map(operator.mul, left, right))), prompt.token_ids)
@@ -189,7 +215,7 @@ class LLM:
         return engine.update_weights(self._process, named_tensors, fields)
 
     def collective_rpc(self, method: str, timeout: Optional[float] = None, args: Sequence[Any] = (),
-                       kwargs: Optional[Mapping[str, Any]] = None) -> List[Any]:
+                       kwargs: Kwargs = None) -> List[Any]:
         """One of the engine's own methods on every rank: "reload_weights" (`path`), "get_status", "sleep", "wake_up",
         "reset_prefix_cache". Returns a value for each rank. timeout is ignored: every call has its own."""
         del timeout
@@ -200,11 +226,23 @@ class LLM:
         vllm_names.refuse({"reset_connector": reset_connector}, "caches do not move between engines", (False,))
         return self._run(engine.reset_prefix_cache(self._client, reset_running_requests))
 
+    def release_kv_cache_memory(self) -> None:
+        """sleep(tags=["kv_cache"]): the weights stay. Requests that other threads have open go on after wake_up()."""
+        self._run(engine.sleep(self._client, 1, "keep", ["kv_cache"], True))
+
     # Facts about the engine.
 
     def get_metrics(self) -> List[metrics.Metric]:
         """The metrics of a server's GET /metrics, as Counter, Gauge and Histogram."""
         return metrics.parse(self._run(self._client.metrics_text()))
+
+    def get_world_size(self, include_dp: bool = True) -> int:
+        """The number of workers: of all replicas, or of one."""
+        return self._run(engine.get_world_size(self._client, include_dp))
+
+    def get_weight_version(self) -> str:
+        """Grows by one with each update, unless update_weights() or a reload says a number."""
+        return self._run(engine.get_weight_version(self._client))
 
     def get_tokenizer(self, lora_request: Optional[LoRARequest] = None) -> Tokenizer:
         """The model's own, which its adapters have, too."""
@@ -240,32 +278,48 @@ class LLM:
         if not self._process.running:
             raise self._process.dead_error()
 
-    def _generate(self, prompts: Sequence[Prompt], params: Params, use_tqdm: UseTqdm, priority: Optional[Sequence[int]],
-                  lora_request: LoRA) -> List[RequestOutput]:
+    def _jobs(self, prompts: Sequence[Prompt], params: Params, priority: Priority, lora_request: LoRA) -> List[Job]:
         each = _for_each("sampling_params", params, len(prompts))
         priorities = _for_each("priority", 0 if priority is None else priority, len(prompts))
         adapters = _for_each("lora_request", lora_request, len(prompts))
         numbers = itertools.count(self._client.reserve_numbers(len(prompts)))
-        jobs = [Job(next(numbers), *job) for job in zip(prompts, each, priorities, adapters)]
+        return [Job(next(numbers), *job) for job in zip(prompts, each, priorities, adapters)]
+
+    def _conversations(self, messages: Union[Conversation, Sequence[Conversation]], chat_template: Optional[str],
+                       content_format: str, fields: Mapping[str, Any]) -> List[Prompt]:
+        """The prompts that the chat template makes. fields: of /tokenize."""
+        if chat_template is not None:
+            raise ValueError("chat_template: give it to LLM(..., chat_template=...)")
+        vllm_names.refuse({"chat_template_content_format": content_format}, "the template tells which content it takes", ("auto",))
+        conversations: List[Any] = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
+        return self._run(_rendered(self._client, [chat_body(one, **fields) for one in conversations]))
+
+    def _keep(self, jobs: Sequence[Job]) -> List[str]:
+        with self._lock:
+            self._kept += jobs
+        return [str(job.number) for job in jobs]
+
+    def _generate(self, jobs: Sequence[Job], use_tqdm: UseTqdm) -> List[RequestOutput]:
         bar = open_bar(use_tqdm, len(jobs))
         try:
             return self._run(batches.run(self._client, jobs, bar.update))
         finally:
             bar.close()
 
-    def _vectors(self, prompts: Sequence[Prompt], use_tqdm: UseTqdm, fields: Mapping[str, Any]) -> List[Tuple[str, List[float]]]:
+    def _vectors(self, prompts: Sequence[Prompt], use_tqdm: UseTqdm, fields: Sequence[Mapping[str, Any]]
+                 ) -> List[Tuple[str, List[float]]]:
+        """fields: of the body, for each prompt; those that are None are left out."""
         bar = open_bar(use_tqdm, len(prompts))
         first = self._client.reserve_numbers(len(prompts))
         vectors: List[List[float]] = []
-        body = {name: value for name, value in fields.items() if value is not None}
+        jobs = [(prompt, {**one, "cache_salt": prompt.cache_salt}) for prompt, one in zip(prompts, fields)]
         try:
-            for begin in range(0, len(prompts), _EMBED_BATCH):
-                for _, run in itertools.groupby(prompts[begin:begin + _EMBED_BATCH],
-                                                lambda one: (one.text is None, one.cache_salt)):
+            for begin in range(0, len(jobs), _EMBED_BATCH):
+                for (_, shared), run in itertools.groupby(jobs[begin:begin + _EMBED_BATCH],
+                                                          lambda job: (job[0].text is None, job[1])):
                     batch = list(run)
-                    salt = {} if batch[0].cache_salt is None else {"cache_salt": batch[0].cache_salt}
-                    reply = self._run(self._client.post("/v1/embeddings",
-                                      {**body, **salt, "input": [one.value for one in batch]}))
+                    body = {name: value for name, value in shared.items() if value is not None}
+                    reply = self._run(self._client.post("/v1/embeddings", {**body, "input": [job[0].value for job in batch]}))
                     vectors += [one["embedding"] for one in reply["data"]]
                     bar.update(len(batch))
         finally:
@@ -289,13 +343,25 @@ def _end(process: EngineProcess, loop: LoopThread, client: EngineClient) -> None
         process.stop()
 
 
+def _chat_fields(add_generation_prompt: bool, continue_final_message: bool, tools: Optional[Sequence[Mapping[str, Any]]],
+                 chat_template_kwargs: Kwargs) -> Dict[str, Any]:
+    return {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message or None,
+            "tools": list(tools) if tools else None,
+            "chat_template_kwargs": dict(chat_template_kwargs) if chat_template_kwargs else None}
+
+
+def _refuse_of_texts(tokenization_kwargs: Any, mm_processor_kwargs: Any) -> None:
+    vllm_names.refuse({"tokenization_kwargs": tokenization_kwargs}, _TOKENIZED)
+    vllm_names.refuse({"mm_processor_kwargs": mm_processor_kwargs}, "there are no images")
+
+
 def _refuse_of_vectors(lora_request: Any, tokenization_kwargs: Any) -> None:
     vllm_names.refuse({"lora_request": lora_request}, "vectors are of the model itself")
     vllm_names.refuse({"tokenization_kwargs": tokenization_kwargs}, _TOKENIZED)
 
 
-def _fields_of(params: Optional[PoolingParams]) -> Dict[str, Any]:
-    return {} if params is None else params.to_json()
+def _fields_of_each(count: int, params: Pooling, fields: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    return [{**fields, **({} if one is None else one.to_json())} for one in _for_each("pooling_params", params, count)]
 
 
 def _for_each(name: str, value: Any, count: int) -> List[Any]:

@@ -13,8 +13,10 @@ class LoRARequest:
 
     lora_name: str
     lora_int_id: int
-    lora_path: str
+    lora_path: str = ""
+    base_model_name: Optional[str] = None  # means nothing here: an adapter belongs to the engine's one model
     load_inplace: bool = False
+    is_3d_lora_weight: bool = False  # means nothing here: the shapes of an adapter's tensors tell
 
     def __post_init__(self) -> None:
         if self.lora_int_id < 1:

@@ -14,17 +14,17 @@ class RequestOutputKind(enum.Enum):
 
 @dataclasses.dataclass
 class StructuredOutputsParams:
-    """The form that the text must have: exactly one of the first six. docs/structured_outputs.md says what is enforced."""
+    """The form that the text must have: exactly one of FORMS. docs/structured_outputs.md says what is enforced."""
 
     json: Union[str, Dict[str, Any], None] = None  # a JSON schema, or the schema's text
     regex: Optional[str] = None  # that the whole text matches
     choice: Optional[List[str]] = None  # one of these texts
     grammar: Optional[str] = None  # in EBNF, with the first rule `root`
     json_object: Optional[bool] = None  # True: any JSON object
-    structural_tag: Union[str, Dict[str, Any], None] = None
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: Optional[str] = None
+    structural_tag: Union[str, Dict[str, Any], None] = None
 
     def __post_init__(self) -> None:
         given = [field for field in FORMS if getattr(self, field) not in (None, False)]
@@ -47,10 +47,11 @@ _SENT = ("n", "best_of", "presence_penalty", "frequency_penalty", "repetition_pe
 MODEL_DEFAULTS = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p")
 
 # Fields of vLLM's that the engine does not serve: the values that ask for nothing, and why there is nothing else.
-_REFUSED: Mapping[str, Tuple[Tuple[Any, ...], str]] = {
+REFUSED: Mapping[str, Tuple[Tuple[Any, ...], str]] = {
     "logits_processors": ((None, []), "Python functions, which the engine does not run; logit_bias, allowed_token_ids, bad_words "
                                       "and structured_outputs do most of what they are for"),
     "extra_args": ((None, {}), "not known to this engine"),
+    "watermarking": ((None, False), "texts are not marked"),
     "prompt_logprob_token_ids": ((None, []), "prompt_logprobs has the likeliest tokens alone"),
     "prompt_logprob_start": ((None, 0), "prompt_logprobs are of the whole prompt"),
     "logprob_token_ids": ((None, []), "logprobs has the likeliest tokens alone"),
@@ -63,10 +64,16 @@ _REFUSED: Mapping[str, Tuple[Tuple[Any, ...], str]] = {
 }
 
 
+def _refuse_fields(params: object, refused: Mapping[str, Tuple[Tuple[Any, ...], str]]) -> None:
+    for name, (nothing, why) in refused.items():
+        if getattr(params, name) not in nothing:
+            raise ValueError(f"{name}: {why}")
+
+
 @dataclasses.dataclass
 class SamplingParams:
-    """The sampling of a request. Bounds are the server's (docs/api.md), which refuses a wrong value with its name. ValueError
-    names a field of vLLM's that is not served.
+    """The sampling of a request, with the fields in vLLM's order. Bounds are the server's (docs/api.md), which refuses a wrong
+    value with its name. ValueError names a field of vLLM's that is not served.
 
     logprobs, prompt_logprobs: how many alternatives to each token; 0: the token's own alone; None: none.
     max_tokens: None: to the end of the context.
@@ -78,6 +85,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     temperature: float = 1.0
+    watermarking: Optional[bool] = None
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
@@ -89,35 +97,35 @@ class SamplingParams:
     min_tokens: int = 0
     logprobs: Optional[int] = None
     prompt_logprobs: Optional[int] = None
+    prompt_logprob_token_ids: Optional[List[int]] = None
+    prompt_logprob_start: Optional[int] = None
+    logprob_token_ids: Optional[List[int]] = None
+    flat_logprobs: bool = False
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    stream_interval: Optional[int] = None  # tokens of each output of a stream
+    skip_clone: bool = False  # means nothing here: parameters are never changed
+    output_text_buffer_length: int = 0  # means nothing here: the server keeps back what a stop string could begin with
     structured_outputs: Optional[StructuredOutputsParams] = None
     logit_bias: Optional[Dict[int, float]] = None
     allowed_token_ids: Optional[List[int]] = None
-    bad_words: Optional[List[str]] = None
-    truncate_prompt_tokens: Optional[int] = None
-    best_of: Optional[int] = None
-    stream_interval: Optional[int] = None  # tokens of each output of a stream
-    skip_clone: bool = False  # means nothing here: parameters are never changed
     extra_args: Optional[Dict[str, Any]] = None
-    logits_processors: Optional[List[Any]] = None
-    prompt_logprob_token_ids: Optional[List[int]] = None
-    prompt_logprob_start: Optional[int] = None
-    logprob_token_ids: Optional[List[int]] = None
-    flat_logprobs: bool = False
+    bad_words: Optional[List[str]] = None
     skip_reading_prefix_cache: Optional[bool] = None
     thinking_token_budget: Optional[int] = None
     repetition_detection: Any = None
     routed_experts_prompt_start: int = 0
     trace_decode_token_ids: Optional[List[int]] = None
+    # Of earlier versions of vLLM.
+    truncate_prompt_tokens: Optional[int] = None
+    best_of: Optional[int] = None
+    logits_processors: Optional[List[Any]] = None
 
     def __post_init__(self) -> None:
-        for name, (nothing, why) in _REFUSED.items():
-            if getattr(self, name) not in nothing:
-                raise ValueError(f"{name}: {why}")
+        _refuse_fields(self, REFUSED)
         if self.prompt_logprobs == -1 or self.logprobs == -1:
             raise ValueError("logprobs and prompt_logprobs of the whole vocabulary (-1) are not there: at most 20 alternatives")
         if isinstance(self.structured_outputs, dict):
@@ -151,7 +159,7 @@ _DEFAULTS = {field.name: field.default for field in dataclasses.fields(SamplingP
 @dataclasses.dataclass
 class BeamSearchParams:
     """Of a beam search (docs/api.md). beam_width: beams, and answers. temperature: checked, and changes nothing: a search takes
-    the likeliest continuations of the model as it is."""
+    the likeliest continuations of the model as it is. skip_special_tokens: of the answers' texts."""
 
     beam_width: int
     max_tokens: int
@@ -160,8 +168,12 @@ class BeamSearchParams:
     length_penalty: float = 1.0
     include_stop_str_in_output: bool = False
     structured_outputs: Optional[StructuredOutputsParams] = None
+    skip_special_tokens: bool = True
+    watermarking: Optional[bool] = None
 
     def __post_init__(self) -> None:
+        if self.watermarking:
+            raise ValueError("watermarking: texts are not marked")
         if self.beam_width < 1:
             raise ValueError(f"beam_width: {self.beam_width} is not above 0")
         if self.structured_outputs is not None:
@@ -174,15 +186,40 @@ class BeamSearchParams:
                 "logprobs": min(2 * self.beam_width, MOST_LOGPROBS)}
 
 
+# As REFUSED, of PoolingParams.
+POOLING_REFUSED: Mapping[str, Tuple[Tuple[Any, ...], str]] = {
+    "step_tag_id": ((None,), "reward models are not served"),
+    "returned_token_ids": ((None, []), "reward models are not served"),
+    "task": ((None, "embed"), "'embed' is the only task"),
+    "requires_token_ids": ((False,), "an output has the token ids of a prompt that was given so"),
+    "skip_reading_prefix_cache": ((None, False), "a cache_salt of its own keeps a prompt from what is cached"),
+    "late_interaction_params": ((None,), "a prompt has one vector"),
+    "extra_kwargs": ((None, {}), "not known to this engine"),
+}
+
+
 @dataclasses.dataclass
 class PoolingParams:
     """Of vectors. dimensions: the first so many numbers, of a model that was trained so. use_activation, or normalize by its
-    older name: vectors of the length 1; None: as the call has it. truncate_prompt_tokens: only the last so many tokens count."""
+    older name: vectors of the length 1; None: as the call has it. truncate_prompt_tokens: only the last so many tokens count.
+    ValueError names a field of vLLM's that is not served."""
 
-    truncate_prompt_tokens: Optional[int] = None
     use_activation: Optional[bool] = None
     dimensions: Optional[int] = None
+    step_tag_id: Optional[int] = None
+    returned_token_ids: Optional[List[int]] = None
+    task: Optional[str] = None
+    requires_token_ids: bool = False
+    skip_reading_prefix_cache: Optional[bool] = None
+    late_interaction_params: Any = None
+    extra_kwargs: Optional[Dict[str, Any]] = None
+    output_kind: RequestOutputKind = RequestOutputKind.FINAL_ONLY  # means nothing here: a vector comes whole
+    # Of earlier versions of vLLM.
+    truncate_prompt_tokens: Optional[int] = None
     normalize: Optional[bool] = None
+
+    def __post_init__(self) -> None:
+        _refuse_fields(self, POOLING_REFUSED)
 
     def to_json(self) -> Dict[str, Any]:
         """The fields of a body of /v1/embeddings that are given."""

@@ -1,6 +1,6 @@
 """The engine's tokenizer, asked over the engine's routes."""
 import functools
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Union
 
 # Sends a body to /tokenize, and returns token ids; sends token ids to /detokenize, and returns a text; asks /tokenizer_info.
 Tokenize = Callable[[Mapping[str, Any]], List[int]]
@@ -66,15 +66,19 @@ class Tokenizer:
         return self._describe()
 
     @functools.cached_property
-    def _special_ids(self) -> "frozenset[int]":
-        added = self._info["added_tokens_decoder"]
-        return frozenset(int(token) for token, what in added.items() if what.get("special"))
+    def _special_ids(self) -> FrozenSet[int]:
+        return special_ids(self._info)
 
     def _id_of(self, token: Optional[str]) -> Optional[int]:
         if token is None:
             return None
         ids = self.encode(token, add_special_tokens=False)
         return ids[0] if len(ids) == 1 else None
+
+
+def special_ids(info: Mapping[str, Any]) -> FrozenSet[int]:
+    """Of the answer of /tokenizer_info."""
+    return frozenset(int(token) for token, what in info["added_tokens_decoder"].items() if what.get("special"))
 
 
 def chat_body(messages: Sequence[Mapping[str, Any]], **fields: Any) -> Dict[str, Any]:
