@@ -15,6 +15,7 @@ const box = byId("prompt");
 function wire(message) {
   if (message.role === "assistant") {
     const one = { role: "assistant", content: message.content };
+    if (message.reasoning) one.reasoning = message.reasoning;  // a template leaves out what its model must not see again
     if (message.tools.length > 0) {
       one.tool_calls = message.tools.map((tool) => ({ id: tool.id, type: "function", function: { name: tool.name, arguments: tool.arguments } }));
     }

@@ -77,6 +77,7 @@ function toolForm(answer, sendResults) {
   return form;
 }
 
+const CALLED = ["tool_calls", "stop"];  // "stop" ends the call of a tool that tool_choice names
 const FINISHES = { length: "ended at its length limit", stopped: "stopped", tool_calls: "calls tools", abort: "aborted by the server", error: "ended by an error" };
 
 function facts(answer) {
@@ -97,7 +98,8 @@ function facts(answer) {
 // Returns {node, update}: update() shows what the answer has become, at most once in a frame.
 export function answerView(answer, { regenerate, sendResults }) {
   const thought = el("div", { class: "body" });
-  const reasoning = el("details", { class: "reasoning" }, el("summary", {}, "Reasoning"), thought);
+  const head = el("summary");
+  const reasoning = el("details", { class: "reasoning" }, head, thought);
   const body = el("div", { class: "body" });
   const tools = el("div");
   const waiting = el("p", { class: "waiting" });
@@ -113,6 +115,8 @@ export function answerView(answer, { regenerate, sendResults }) {
   let shown = { content: null, reasoning: null, tools: "" };
   const show = () => {
     reasoning.hidden = !answer.reasoning;
+    head.textContent = answer.thought ? `Reasoning, ${seconds((answer.thought - answer.thinks) / 1000)}` : "Reasoning …";
+    head.classList.toggle("waiting", !answer.thought);
     if (answer.reasoning !== shown.reasoning) showText(thought, answer.reasoning);
     if (answer.content !== shown.content) showText(body, answer.content);
     const calls = JSON.stringify(answer.tools);
@@ -130,7 +134,7 @@ export function answerView(answer, { regenerate, sendResults }) {
     const asText = button("Copy", () => navigator.clipboard?.writeText(answer.content));
     const again = button("Regenerate", regenerate);
     fill(actions, again, answer.content && asText);
-    if (answer.tools.length > 0 && answer.finish === "tool_calls") tools.append(toolForm(answer, sendResults));
+    if (answer.tools.length > 0 && CALLED.includes(answer.finish)) tools.append(toolForm(answer, sendResults));
     if (answer.tokens.length > 0) showTokens();
   };
   const showTokens = () => {

@@ -1,6 +1,7 @@
 // The ranks of a model: where each runs, its memory by tag, and how far its transition is.
 import { byId, el, keyed, setText } from "./dom.js";
 import { bytes, count, percent, seconds } from "./format.js";
+import { hasEnded, phaseName, phasesOf } from "./transition_phases.js";
 
 const TAGS = ["weights", "kv_cache", "workspace"];
 
@@ -24,15 +25,16 @@ function showMemory(cell, rank, most) {
   }
 }
 
-function showTransition(cell, transition) {
-  const [text, bar] = cell.children;
-  bar.hidden = !transition || ["committed", "aborted"].includes(transition.phase);
+function showTransition(cell, transition, rank) {
+  const [text, bar, phases] = cell.children;
+  bar.hidden = !transition || hasEnded(transition);
+  setText(phases, transition ? phasesOf(rank, transition) : "");
   if (!transition) return setText(text, "none yet");
   const name = transition.wakes_up ? "wake-up" : "sleep";
   const ended = { committed: "done in", aborted: "given up after" }[transition.phase];
   setText(text, ended
     ? `${name} ${ended} ${seconds(transition.seconds)}, ${bytes(transition.bytes_total)}`
-    : `${name}: ${transition.phase}, ${percent(transition.bytes_done, transition.bytes_total)} of ${bytes(transition.bytes_total)}, ${seconds(transition.seconds)}`);
+    : `${name}: ${phaseName(transition)}, ${percent(transition.bytes_done, transition.bytes_total)} of ${bytes(transition.bytes_total)}, ${seconds(transition.seconds)}`);
   bar.max = Math.max(1, transition.bytes_total);
   bar.value = transition.bytes_done;
 }
@@ -44,7 +46,7 @@ function makeRow(rank) {
     el("th", { scope: "row" }, el("span"), el("div", { class: "hint" })),
     el("td", {}, el("div"), el("div", { class: "hint" })),
     el("td", {}, el("div", { class: "hint" }), el("div", { class: "memory", "aria-hidden": "true" }, parts(rank).map((part) => el("i", { class: part.tag })))),
-    el("td", {}, el("div"), el("progress", { "aria-label": `Transition of rank ${rank.rank}` })),
+    el("td", {}, el("div"), el("progress", { "aria-label": `Transition of rank ${rank.rank}` }), el("div", { class: "hint" })),
   );
 }
 
@@ -65,7 +67,7 @@ export function showRanks(detail) {
       setText(where.firstChild, `${rank.device} on ${rank.host}`);
       setText(where.lastChild, `process ${rank.pid}, ${bytes(rank.rss_bytes)}${rank.numa ? `, ${rank.numa}` : ""}`);
       showMemory(memory, rank, most);
-      showTransition(transition, rank.transition);
+      showTransition(transition, rank.transition, `${detail.model} ${rank.replica}.${rank.rank}`);
     },
   );
   const all = ranks.reduce((total, rank) => total + deviceBytes(rank), 0);
