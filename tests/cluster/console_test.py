@@ -235,7 +235,7 @@ class Console(ConsoleCase):
         self.assertIn("freed", self.browser.wait("document.querySelector('#outcome[data-state=good]')?.textContent", "the sleep"))
         self.browser.wait("document.querySelector('.model-row .badge').textContent === 'asleep, level 1'", "the state")
         self.assertEqual(self.cluster.status()["state"], "ENGINE_STATE_ASLEEP")
-        self.browser.wait("[...document.querySelectorAll('#rank-rows td:last-child')].every((cell) => cell.textContent.startsWith('sleep done'))",
+        self.browser.wait("[...document.querySelectorAll('#rank-rows td:nth-child(3)')].every((cell) => cell.textContent.startsWith('sleep done'))",
                           "the ranks' transitions")
         self.browser.click("#model-rows button[aria-label^='Wake up:']")
         self.browser.wait("document.querySelector('.model-row .badge').textContent === 'awake'", "the wake-up")
@@ -448,7 +448,7 @@ class SeveralModels(ConsoleCase):
                                       .querySelector('.actions').textContent""", model)
 
     def transitions(self):
-        return self.browser.script("return [...document.querySelectorAll('#rank-rows td:last-child')].map((cell) => cell.innerText)")
+        return self.browser.script("return [...document.querySelectorAll('#rank-rows td:nth-child(3)')].map((cell) => cell.innerText)")
 
     def test_a_model_sleeps_and_wakes_beside_another(self):
         self.open_operations()
@@ -476,7 +476,7 @@ class SeveralModels(ConsoleCase):
         self.browser.click("button[aria-label='Wake up: qwen']")
 
         def held(phase):
-            return next((text for text in self.transitions() if re.match(rf"wake-up: {phase}, [0-9.]+ % of [0-9.]+ [KM]iB, [0-9.]+ ", text)), None)
+            return next((text for text in self.transitions() if re.match(rf"wake-up: {phase}, [0-9.]+ m?s\n[0-9.]+ % of [0-9.]+ [KM]iB", text)), None)
         first = wait_until(lambda: held("map"), 60, lambda: f"a rank that maps: {self.transitions()}")
         wait_until(lambda: held("map") not in (first, None), 60, "the seconds go on")
         self.wait_states(test_model="awake", qwen="wakes up")
@@ -516,6 +516,7 @@ class SeveralModels(ConsoleCase):
             running = [str(replica["num_requests_running"]) for replica in self.cluster.status()["replicas"]]
             self.assertEqual(sorted(running)[-1], "2", "the common beginning of both is there")
             wait_until(lambda: [row[1] for row in shown()] == running, 60, lambda: f"{running}: {shown()}")
+            self.browser.wait("/waiter.*waiting/.test(document.querySelector('#request-rows tr:last-child')?.textContent)", "the common queue")
         victim = next(rank for rank in self.cluster.status()["ranks"] if rank.get("replica", 0) == 1)
         os.kill(victim["pid"], signal.SIGKILL)
         self.browser.wait("document.querySelectorAll('#replica-rows tr')[1].cells[5].textContent === '1'", "the recovery")

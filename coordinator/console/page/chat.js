@@ -167,7 +167,7 @@ async function linkOperations() {
   byId("version").textContent = `Somnus ${info.version}`;
   if (!info.admin_port || String(info.admin_port) === location.port) return;
   const address = `${info.admin_tls ? "https" : "http"}://${location.hostname}:${info.admin_port}/`;
-  byId("operations").append("Operators' page: ", el("a", { href: address, rel: "noreferrer" }, `port ${info.admin_port}`));
+  byId("operations").append(" · Operators' page: ", el("a", { href: address, rel: "noreferrer" }, `port ${info.admin_port}`));
 }
 
 byId("composer").addEventListener("submit", send);

@@ -62,7 +62,7 @@ function showTable() {
     byId("model-rows"),
     models,
     (model) => model.id,
-    (model) => el("tr", {}, el("th", { scope: "row" }, model.id), el("td", { class: "number" }), el("td"), el("td")),
+    (model) => el("tr", {}, el("th", { scope: "row" }, model.id), el("td", { class: "number context" }), el("td"), el("td")),
     (row, model) => {
       const [, length, state, reason] = row.children;
       setText(length, count(model.length));

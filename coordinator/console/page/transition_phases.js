@@ -15,7 +15,8 @@ function isAnother(known, transition) {
   return known.wakesUp !== transition.wakes_up || transition.seconds < known.last || (known.ended && !hasEnded(transition));
 }
 
-// `rank`: a name that no other rank has, of any model.
+// The phases so far and their times; empty as long as there is only one, whose time is the transition's. `rank`: a name that
+// no other rank has, of any model.
 export function phasesOf(rank, transition) {
   let known = seen.get(rank);
   if (!known || isAnother(known, transition)) {
@@ -29,5 +30,6 @@ export function phasesOf(rank, transition) {
     const isFirst = phases.length === 0 && FIRST.includes(transition.phase);
     phases.push({ name: phaseName(transition), begin: isFirst ? 0 : transition.seconds });
   }
+  if (phases.length < 2) return "";
   return phases.map(({ name, begin }, i) => `${name} ${seconds((phases[i + 1]?.begin ?? known.last) - begin)}`).join(", ");
 }
