@@ -204,7 +204,7 @@ class Console(ConsoleCase):
         turns = [{"role": "user", "content": "Wet?"}]
         wanted = self.chat(turns, tools=[WEATHER], max_tokens=600, **forced)["message"]
         self.assertEqual(self.browser.text(".reasoning .body").split(), wanted["reasoning"].split())
-        self.assertRegex(self.browser.text(".reasoning summary"), r"^Reasoning, [0-9.]+ (s|ms)$")
+        self.assertRegex(self.browser.text(".reasoning summary"), r"^Reasoning, [0-9.]+\s(s|ms)$")
         self.assertFalse(self.browser.script("return document.querySelector('.reasoning').open"), "thoughts are folded away")
         self.assertEqual(self.browser.text(".tool-call strong"), "get_weather")
         call = wanted["tool_calls"][0]
@@ -214,8 +214,14 @@ class Console(ConsoleCase):
         self.browser.type(".tool-form textarea", "rain")
         self.browser.click(".tool-form button")
         self.browser.wait(f"document.querySelectorAll('#transcript article').length === 4 && {ENDED}", "the answer to the result")
-        turns += [wanted, {"role": "tool", "tool_call_id": call["id"], "content": "rain"}]
-        self.assert_shows(self.answer(turns, tools=[WEATHER], tool_choice="none"))
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
+        self.assert_shows(self.answer([*turns, wanted, result], tools=[WEATHER], tool_choice="none"))
+        self.browser.script(f"{LAST}.id = 'old'")
+        self.browser.click(".message.tool .actions button")  # the form comes back, and what it sends replaces the result
+        self.browser.type(".tool-form textarea", " and wind")
+        self.browser.click(".tool-form button")
+        self.browser.wait(f"!document.getElementById('old') && document.querySelectorAll('#transcript article').length === 4 && {ENDED}", "the other answer")
+        self.assertEqual(self.browser.text(".message.tool pre"), "rain and wind")
 
     def test_what_a_model_writes_is_never_markup(self):
         self.open_chat()
@@ -271,7 +277,7 @@ class Console(ConsoleCase):
                 [bar.previousSibling.textContent, Object.fromEntries([...bar.children].map((part) =>
                     [part.className, part.getBoundingClientRect().width / bar.getBoundingClientRect().width]))])""")
             return [({parts[name]: float(number) * UNITS[unit] for name, number, unit in
-                      re.findall(r"([A-Za-z ]+?) ([0-9.]+) ([KMG]?i?B)(?:, |$)", text)}, widths) for text, widths in rows]
+                      re.findall(r"([A-Za-z ]+?) ([0-9.]+)\s([KMG]?i?B)(?:, |$)", text)}, widths) for text, widths in rows]
 
         def is_right():
             return all(close(numbers.get(tag, 0), rank[tag], 0.01 * rank[tag]) and close(widths[tag], rank[tag] / most, 0.01)
@@ -290,7 +296,7 @@ class Console(ConsoleCase):
                 return [(re.sub(r"^.*(sharer-\d|waiter).*$", r"\1", name), state) for name, state in cells]
             wait_until(lambda: rows() == [("sharer-0", "running"), ("sharer-1", "running"), ("waiter", "waiting")], 60, rows)  # pictures follow numbers
             # The beginning is held once by both, and is drawn in the colour of the legend.
-            self.browser.wait("/ (?!0[.]0 )[0-9.]+ % shared/.test(document.querySelector('#kv-maps canvas').getAttribute('aria-label'))", "shared blocks")
+            self.browser.wait("/ (?!0[.]0\\s)[0-9.]+\\s% shared/.test(document.querySelector('#kv-maps canvas').getAttribute('aria-label'))", "shared blocks")
             self.assertEqual(self.browser.script("""const {map, grid, lastChild: canvas} = document.querySelector('#kv-maps > div');
                 const legend = (name) => getComputedStyle(document.querySelector(`.key-${name}`), '::before').backgroundColor;
                 const drawn = (letter) => {
@@ -301,7 +307,7 @@ class Console(ConsoleCase):
                 };
                 return [[...map.cells].filter((letter) => letter === '2').length, drawn('2') === legend('shared2'), drawn('1') === legend('held'),
                         drawn('.') === legend('free')]"""), [len(PREFIX) // 16, True, True, True])
-        self.browser.wait("/ (?!0[.]0 )[0-9.]+ % cached/.test(document.querySelector('#kv-maps canvas').getAttribute('aria-label'))",
+        self.browser.wait("/ (?!0[.]0\\s)[0-9.]+\\s% cached/.test(document.querySelector('#kv-maps canvas').getAttribute('aria-label'))",
                           "the blocks that the prefix cache holds")
         self.browser.wait("['throughput', 'ttft', 'tpot'].every((id) => /[0-9]/.test(document.getElementById(`tile-${id}`).textContent))", "the speeds")
         self.assertTrue(self.browser.script("return [...document.querySelectorAll('.spark path')].every((path) => path.getAttribute('d'))"), "lines")
@@ -476,18 +482,18 @@ class SeveralModels(ConsoleCase):
         self.browser.click("button[aria-label='Wake up: qwen']")
 
         def held(phase):
-            return next((text for text in self.transitions() if re.match(rf"wake-up: {phase}, [0-9.]+ m?s\n[0-9.]+ % of [0-9.]+ [KM]iB", text)), None)
+            return next((text for text in self.transitions() if re.match(rf"wake-up: {phase}, [0-9.]+\sm?s\n[0-9.]+\s% of [0-9.]+\s[KM]iB", text)), None)
         first = wait_until(lambda: held("map"), 60, lambda: f"a rank that maps: {self.transitions()}")
         wait_until(lambda: held("map") not in (first, None), 60, "the seconds go on")
         self.wait_states(test_model="awake", qwen="wakes up")
-        self.browser.wait("/ for [0-9.]+ .*; wake-up: map, /.test(document.querySelectorAll('.model-row .why')[1].textContent)", "the call")
+        self.browser.wait("/ for [0-9.]+\\s.*; wake-up: map, /.test(document.querySelectorAll('.model-row .why')[1].textContent)", "the call")
         self.assertEqual(self.buttons("qwen"), "End this call")
         self.faulty.set_faults(reads)
         wait_until(lambda: held("read"), 60, lambda: f"a rank that reads: {self.transitions()}")
         self.assertGreater(self.faulty.faults.strikes(maps), 0)
         self.faulty.set_faults("")
         wait_until(lambda: all(text.startswith("wake-up done in ") for text in self.transitions()), 60, lambda: f"the end: {self.transitions()}")
-        self.assertTrue(any(re.search(r"\nmap [0-9.]+ m?s, read [0-9.]+ m?s", text) for text in self.transitions()), self.transitions())
+        self.assertTrue(any(re.search(r"\nmap [0-9.]+\sm?s, read [0-9.]+\sm?s", text) for text in self.transitions()), self.transitions())
         self.wait_states(test_model="awake", qwen="awake")
 
     def test_a_message_says_why_it_waits_for_a_model_that_wakes(self):

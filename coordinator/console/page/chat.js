@@ -114,9 +114,16 @@ function sendResults(message, results) {
   cut(messages.indexOf(message) + 1);
   message.tools.forEach((tool, i) => {
     const result = { role: "tool", id: tool.id, name: tool.name, content: results[i] };
-    add(result, toolResultView(result));
+    add(result, toolResultView(result, { edit: () => editResults(message) }));
   });
   answer();
+}
+
+// Shows the form of a tool's call again, with what was sent.
+function editResults(message) {
+  const form = message.node.querySelector(".tool-form");
+  form.hidden = false;
+  form.querySelector("textarea").focus();
 }
 
 function send(event) {

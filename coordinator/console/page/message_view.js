@@ -43,13 +43,14 @@ export function userView(message, { edit }) {
   return view;
 }
 
-// The results of tools, which the user has given.
-export function toolResultView(message) {
+// The result of a tool, which the user has given. `edit`: called when the user wants to change the result.
+export function toolResultView(message, { edit }) {
   return el(
     "article",
     { class: "message tool", "aria-label": "Result of a tool" },
     el("h2", {}, `Result of ${message.name}`),
     el("pre", { tabindex: "0", "aria-label": "Result" }, message.content),
+    el("div", { class: "actions" }, button("Edit", edit)),
   );
 }
 
@@ -72,6 +73,7 @@ function toolForm(answer, sendResults) {
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
+    form.hidden = true;
     sendResults(areas.map((area) => area.value));
   });
   return form;
