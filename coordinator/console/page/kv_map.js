@@ -10,7 +10,7 @@ const colourOf = (letter) => colour(COLOURS[letter] ?? "shared5");
 function nameOf(letter) {
   if (letter === ".") return "free";
   if (letter === "c") return "free, with cached contents";
-  if (letter === "x") return "out of use: the cache sleeps, or was shrunk";
+  if (letter === "x") return "out of use: the cache was shrunk";
   return letter === "1" ? "held by one sequence or pin" : `shared by ${letter === "+" ? "10 or more" : letter}`;
 }
 
@@ -24,11 +24,12 @@ function layout(width, cells) {
 function draw(node, map) {
   const canvas = node.lastChild;
   const width = node.clientWidth;
+  node.map = map;  // drawn as soon as the node has a width
   if (width === 0) return;
   const grid = layout(width, map.cells.length);
   const drawn = `${width} ${colour("held")} ${map.cells}`;
   if (node.drawn === drawn) return;
-  Object.assign(node, { drawn, grid, map });
+  Object.assign(node, { drawn, grid });
   canvas.style.height = `${grid.height}px`;
   const context = prepare(canvas, width, grid.height);
   const gap = grid.size > 5 ? 1 : 0.5;
@@ -97,5 +98,6 @@ export function showKvMaps(model, detail) {
   const used = model.total_blocks - model.free_blocks;
   const host = blocks.total_host_blocks > 0 ? `; host tier ${count(blocks.used_host_blocks)} of ${count(blocks.total_host_blocks)}` : "";
   const pinned = blocks.pinned_blocks > 0 ? `, ${count(blocks.pinned_blocks)} pinned` : "";
-  setText(byId("kv-hint"), `${count(used)} of ${count(model.total_blocks)} blocks of ${blocks.block_size} tokens in use${pinned}${host}`);
+  const sleeps = detail.ranks.length > 0 && detail.ranks.every((rank) => !rank.bytes_by_tag?.kv_cache);
+  setText(byId("kv-hint"), `${sleeps ? "without memory, asleep: " : ""}${count(used)} of ${count(model.total_blocks)} blocks of ${blocks.block_size} tokens in use${pinned}${host}`);
 }
