@@ -91,6 +91,9 @@ class ConsoleCase(ConsolePages, unittest.TestCase):
     def assert_shows(self, text):
         self.assertEqual("".join(self.shown().split()), "".join(text.split()))
 
+    def transitions(self):
+        return self.browser.script("return [...document.querySelectorAll('#rank-rows td:nth-child(3)')].map((cell) => cell.innerText)")
+
 
 class Console(ConsoleCase):
     """One model with keys, which thinks and calls tools. Its cache has fewer blocks than a picture has cells."""
@@ -114,8 +117,8 @@ class Console(ConsoleCase):
 
     def status(self):
         """What the page reads."""
-        response = self.cluster.request("GET", "/status", port=self.cluster.admin_port, headers={"Authorization": f"Bearer {OPERATORS_KEY}"})
-        return response.json
+        headers = {"Authorization": f"Bearer {OPERATORS_KEY}"}
+        return self.cluster.request("GET", "/status", port=self.cluster.admin_port, headers=headers).json
 
     def test_a_conversation_is_edited_and_goes_on(self):
         self.open_chat()
@@ -171,8 +174,8 @@ class Console(ConsoleCase):
         tokens = self.chat([{"role": "user", "content": "Shades"}], logprobs=True, top_logprobs=5)["logprobs"]["content"]
         shades = [f"p{sum(math.exp(one['logprob']) < bound for bound in (0.9, 0.6, 0.3, 0.1, 0.01))}" for one in tokens]
         self.assertGreater(len(set(shades)), 1, "a test of shades needs several")
-        shown = self.browser.script("return [...document.querySelectorAll('.tokens span')].map((span) => [span.textContent, span.className])")
-        self.assertEqual(shown, [[one["token"], shade] for one, shade in zip(tokens, shades)])
+        self.assertEqual(self.browser.texts(".tokens span"), [one["token"] for one in tokens])
+        self.assertEqual(self.browser.script("return [...document.querySelectorAll('.tokens span')].map((span) => span.className)"), shades)
         self.browser.type(".tokens", RIGHT)
         self.assertIn("most likely:", self.browser.text(".readout"))
 
@@ -220,7 +223,8 @@ class Console(ConsoleCase):
         self.browser.click(".message.tool .actions button")  # the form comes back, and what it sends replaces the result
         self.browser.type(".tool-form textarea", " and wind")
         self.browser.click(".tool-form button")
-        self.browser.wait(f"!document.getElementById('old') && document.querySelectorAll('#transcript article').length === 4 && {ENDED}", "the other answer")
+        self.browser.wait(f"!document.getElementById('old') && document.querySelectorAll('#transcript article').length === 4 && {ENDED}",
+                          "the other answer")
         self.assertEqual(self.browser.text(".message.tool pre"), "rain and wind")
 
     def test_what_a_model_writes_is_never_markup(self):
@@ -238,35 +242,37 @@ class Console(ConsoleCase):
     def test_an_operator_puts_a_model_to_sleep_and_wakes_it(self):
         self.open_operations()
         self.browser.click("#model-rows button[aria-label^='Sleep:']")
-        self.assertIn("freed", self.browser.wait("document.querySelector('#outcome[data-state=good]')?.textContent", "the sleep"))
-        self.browser.wait("document.querySelector('.model-row .badge').textContent === 'asleep, level 1'", "the state")
+        self.browser.wait_text("#outcome[data-state=good]", "freed", "the sleep")
+        self.browser.wait_text(".model-row .badge", "^asleep, level 1$", "the state")
         self.assertEqual(self.cluster.status()["state"], "ENGINE_STATE_ASLEEP")
-        self.browser.wait("[...document.querySelectorAll('#rank-rows td:nth-child(3)')].every((cell) => cell.textContent.startsWith('sleep done'))",
-                          "the ranks' transitions")
+        wait_until(lambda: all(text.startswith("sleep done") for text in self.transitions()), 60, "the ranks' transitions")
         self.browser.click("#model-rows button[aria-label^='Wake up:']")
-        self.browser.wait("document.querySelector('.model-row .badge').textContent === 'awake'", "the wake-up")
-        self.browser.wait("/mapped/.test(document.querySelector('#outcome[data-state=good]')?.textContent)", "the outcome")
-        self.browser.wait("/Fell asleep.*/.test(document.getElementById('events').textContent)", "the event")
+        self.browser.wait_text(".model-row .badge", "^awake$", "the wake-up")
+        self.browser.wait_text("#outcome[data-state=good]", "mapped", "the outcome")
+        self.browser.wait_text("#events", "Fell asleep", "the event")
         self.assertEqual(self.cluster.status()["state"], "ENGINE_STATE_AWAKE")
 
     def test_a_worker_is_killed_while_the_page_watches(self):
         self.open_operations()
         before = self.recoveries()
         os.kill(self.cluster.status()["ranks"][1]["pid"], signal.SIGKILL)
-        self.browser.wait("/Now recovering|is whole again/.test(document.getElementById('events').textContent)", "the loss is shown")
-        self.browser.wait("/is whole again/.test(document.getElementById('events').textContent)", "the recovery is an event")
+        self.browser.wait_text("#events", "Now recovering|is whole again", "the loss is shown")
+        self.browser.wait_text("#events", "is whole again", "the recovery is an event")
         wait_until(lambda: self.recoveries() == before + 1, 60, "the group is whole again")
-        self.browser.wait(f"/ {before + 1} recoveries/.test(document.getElementById('ranks-hint').textContent)", "the count")
-        self.browser.wait("document.querySelector('.model-row .badge').textContent === 'awake'", "it serves again")
+        self.browser.wait_text("#ranks-hint", f" {before + 1} recoveries", "the count")
+        self.browser.wait_text(".model-row .badge", "^awake$", "it serves again")
 
     def test_the_memory_of_each_rank_by_tag(self):
         self.open_operations()
         for path in ("/sleep?level=1", "/wake_up"):
             self.operator(path)
             state = {"/wake_up": "awake"}.get(path, "asleep, level 1")
-            self.browser.wait(f"document.querySelector('.model-row .badge').textContent === '{state}'", "the state")
-            wait_until(lambda: {rank["state"] for rank in self.status()["detail"]["ranks"]} == {state.split(",")[0]}, 60, "the ranks' state")
-            self.check_memory([rank_memory(rank) for rank in self.status()["detail"]["ranks"]])
+            self.browser.wait_text(".model-row .badge", f"^{state}$", "the state")
+
+            def ranks(state=state.split(",")[0]):
+                found = self.status()["detail"]["ranks"]
+                return [rank_memory(rank) for rank in found] if all(rank["state"] == state for rank in found) else None
+            self.check_memory(wait_until(ranks, 60, "the ranks' state"))
 
     def check_memory(self, ranks):
         most = max(sum(rank.values()) for rank in ranks)
@@ -287,16 +293,16 @@ class Console(ConsoleCase):
     def test_requests_and_their_blocks_are_shown(self):
         self.open_operations()
         with self.held():
-            self.browser.wait("document.getElementById('tile-running').textContent === '2' && document.getElementById('tile-waiting').textContent === '1'",
-                              "how many run and wait")
-            self.assertTrue(self.browser.text("#requests-hint").startswith("2 run, 1 wait"))
+            self.browser.wait_text("#requests-hint", "^2 run, 1 wait$", "how many run and wait")
+            self.assertEqual((self.browser.text("#tile-running"), self.browser.text("#tile-waiting")), ("2", "1"))
 
             def rows():
-                cells = self.browser.script("return [...document.querySelectorAll('#request-rows tr')].map((row) => [row.cells[0], row.cells[1]].map((cell) => cell.textContent))")
-                return [(re.sub(r"^.*(sharer-\d|waiter).*$", r"\1", name), state) for name, state in cells]
-            wait_until(lambda: rows() == [("sharer-0", "running"), ("sharer-1", "running"), ("waiter", "waiting")], 60, rows)  # pictures follow numbers
+                names, states = self.browser.texts("#request-rows th"), self.browser.texts("#request-rows td:nth-child(2)")
+                return [(re.sub(r"^.*(sharer-\d|waiter).*$", r"\1", name), state) for name, state in zip(names, states)]
+            wanted = [("sharer-0", "running"), ("sharer-1", "running"), ("waiter", "waiting")]
+            wait_until(lambda: rows() == wanted, 60, lambda: f"pictures follow numbers: {rows()}")
             # The beginning is held once by both, and is drawn in the colour of the legend.
-            self.browser.wait("/ (?!0[.]0\\s)[0-9.]+\\s% shared/.test(document.querySelector('#kv-maps canvas').getAttribute('aria-label'))", "shared blocks")
+            self.wait_blocks("shared")
             self.assertEqual(self.browser.script("""const {map, grid, lastChild: canvas} = document.querySelector('#kv-maps > div');
                 const legend = (name) => getComputedStyle(document.querySelector(`.key-${name}`), '::before').backgroundColor;
                 const drawn = (letter) => {
@@ -305,12 +311,18 @@ class Console(ConsoleCase):
                   const [x, y] = [middle(place % grid.columns), middle(Math.floor(place / grid.columns))];
                   return `rgb(${[...canvas.getContext('2d').getImageData(x, y, 1, 1).data].slice(0, 3).join(', ')})`;
                 };
-                return [[...map.cells].filter((letter) => letter === '2').length, drawn('2') === legend('shared2'), drawn('1') === legend('held'),
-                        drawn('.') === legend('free')]"""), [len(PREFIX) // 16, True, True, True])
-        self.browser.wait("/ (?!0[.]0\\s)[0-9.]+\\s% cached/.test(document.querySelector('#kv-maps canvas').getAttribute('aria-label'))",
-                          "the blocks that the prefix cache holds")
-        self.browser.wait("['throughput', 'ttft', 'tpot'].every((id) => /[0-9]/.test(document.getElementById(`tile-${id}`).textContent))", "the speeds")
-        self.assertTrue(self.browser.script("return [...document.querySelectorAll('.spark path')].every((path) => path.getAttribute('d'))"), "lines")
+                return [[...map.cells].filter((letter) => letter === '2').length, drawn('2') === legend('shared2'),
+                        drawn('1') === legend('held'), drawn('.') === legend('free')]"""), [len(PREFIX) // 16, True, True, True])
+        self.wait_blocks("cached")
+        for tile in ("throughput", "ttft", "tpot"):
+            self.browser.wait_text(f"#tile-{tile}", "[0-9]", "the speeds")
+        lines = self.browser.script("return [...document.querySelectorAll('.spark path')].map((path) => path.getAttribute('d'))")
+        self.assertTrue(len(lines) == 12 and all(lines), lines)
+
+    def wait_blocks(self, kind):
+        """Until the map has blocks of this kind."""
+        label = "document.querySelector('#kv-maps canvas').getAttribute('aria-label')"
+        self.browser.wait(f"/ (?!0[.]0\\s)[0-9.]+\\s% {kind}/.test({label})", f"{kind} blocks")
 
     def test_ten_thousand_requests(self):
         self.open_operations()
@@ -320,7 +332,7 @@ class Console(ConsoleCase):
         self.browser.wait(f"document.getElementById('requests-table').getAttribute('aria-rowcount') === '{MANY + 1}'", "all requests")
         self.assertEqual(self.browser.text("#tile-waiting"), f"{MANY:,}")
         self.browser.script("const box = document.getElementById('requests-box'); box.scrollTop = box.scrollHeight")
-        self.browser.wait(f"document.querySelector('#request-rows tr:last-child').getAttribute('aria-rowindex') === '{MANY + 1}'", "the last")
+        self.browser.wait(f"document.querySelector('#request-rows tr:last-child[aria-rowindex=\"{MANY + 1}\"]') && true", "the last row")
         seen = self.browser.script("""const box = document.getElementById('requests-box');
             box.scrollIntoView();
             const {left, top, bottom} = box.getBoundingClientRect();
@@ -336,12 +348,13 @@ class Console(ConsoleCase):
         for connection in open_ones:
             self.assertEqual(len(json.loads(connection.getresponse().read())["choices"]), 1000)
             connection.close()
-        self.browser.wait("document.getElementById('tile-waiting').textContent === '0' && document.querySelectorAll('#request-rows tr').length === 0",
-                          "all have ended")
+        self.browser.wait_text("#tile-waiting", "^0$", "all have ended")
+        wait_until(lambda: self.browser.texts("#request-rows tr") == [], 60, "no rows")
 
     def test_the_steps_as_a_timeline(self):
-        self.cluster.request("POST", "/v1/completions", {"model": self.cluster.name, "prompt": [5, 6, 7], "max_tokens": 20, "ignore_eos": True},
-                             headers=self.authorization())
+        connection = self.completion([5, 6, 7], "traced", max_tokens=20, ignore_eos=True)
+        self.assertEqual(connection.getresponse().status, 200)
+        connection.close()
         self.open_operations()
         self.browser.set("#trace-seconds", "60")
         self.browser.click("#trace-load")
@@ -363,7 +376,7 @@ class Console(ConsoleCase):
         self.browser.type("#trace", HOME)
         wait_until(lambda: shown() == whole, 60, "all of it")
         changed("the wheel zooms where the pointer is", lambda: self.browser.script(
-            "document.getElementById('trace').dispatchEvent(new WheelEvent('wheel', {deltaY: -100, clientX: 300, clientY: 10, cancelable: true}))"))
+            "document.getElementById('trace').dispatchEvent(new WheelEvent('wheel', {deltaY: -100, clientX: 300, cancelable: true}))"))
         self.browser.type("#trace", HOME + SHIFT + RIGHT)
         first = self.browser.wait("document.getElementById('trace-detail').textContent", "the facts of a step")
         self.assertRegex(first, r"^(prefill|decode|mixed|free), .* at .*: ")
@@ -405,10 +418,11 @@ class Console(ConsoleCase):
         axe = axe_source()
         self.addCleanup(self.browser.colours, "light")
         self.addCleanup(self.browser.phone, False)
-        only_colours = {"runOnly": ["color-contrast"]}  # of what differs from the first screen
+        colours = {"runOnly": ["color-contrast"]}  # nothing else differs from the screen before
+        screens = ((False, "dark", {}), (False, "light", colours), (True, "light", {}), (True, "dark", colours))
         for view in self.views():
             self.browser.script(axe or "")
-            for is_phone, scheme, options in ((False, "dark", {}), (False, "light", only_colours), (True, "light", {}), (True, "dark", only_colours)):
+            for is_phone, scheme, options in screens:
                 with self.subTest(view, phone=is_phone, colours=scheme):
                     self.browser.phone(is_phone)
                     self.browser.colours(scheme)
@@ -446,29 +460,27 @@ class SeveralModels(ConsoleCase):
     def wait_states(self, **states):
         """`states`: by the model's name, with an underscore for a dash."""
         wanted = {name.replace("_", "-"): state for name, state in states.items()}
-        shown = "Object.fromEntries([...document.querySelectorAll('.model-row')].map((row) => [row.cells[0].textContent, row.querySelector('.badge').textContent]))"
-        wait_until(lambda: self.browser.script(f"return {shown}") == wanted, 60, lambda: self.browser.text("#model-rows"))
+
+        def shown():
+            return dict(zip(self.browser.texts(".model-row th"), self.browser.texts(".model-row .badge")))
+        wait_until(lambda: shown() == wanted, 60, lambda: f"{wanted}: {shown()}")
 
     def buttons(self, model):
-        return self.browser.script("""return [...document.querySelectorAll('.model-row')].find((row) => row.cells[0].textContent === arguments[0])
-                                      .querySelector('.actions').textContent""", model)
-
-    def transitions(self):
-        return self.browser.script("return [...document.querySelectorAll('#rank-rows td:nth-child(3)')].map((cell) => cell.innerText)")
+        return dict(zip(self.browser.texts(".model-row th"), self.browser.texts(".model-row .actions")))[model]
 
     def test_a_model_sleeps_and_wakes_beside_another(self):
         self.open_operations()
         self.wait_states(test_model="awake", qwen="awake")
         self.browser.click("button[aria-label='Sleep: qwen']")
         self.wait_states(test_model="awake", qwen="asleep, level 1")
-        self.browser.wait("/^qwen: sleep took .*freed/.test(document.querySelector('#outcome[data-state=good]')?.textContent)", "the outcome")
+        self.browser.wait_text("#outcome[data-state=good]", "^qwen: sleep took .*freed", "the outcome")
         self.assertEqual((self.buttons("qwen"), self.buttons("test-model")), ("Wake up", "SleepSleep deeplyPause"))
         self.assertEqual(self.browser.script("return document.getElementById('model').value"), "qwen", "its ranks are shown")
         self.browser.click("button[aria-label='Sleep deeply: test-model']")
         self.wait_states(test_model="asleep, level 2", qwen="asleep, level 1")
         for model in ("test-model", "qwen"):
             self.browser.click(f"button[aria-label='Wake up: {model}']")
-            self.browser.wait(f"/^{model}: wake up took .*mapped/.test(document.querySelector('#outcome[data-state=good]')?.textContent)", "the outcome")
+            self.browser.wait_text("#outcome[data-state=good]", f"^{model}: wake up took .*mapped", "the outcome")
         self.wait_states(test_model="awake", qwen="awake")
         states = {card["id"]: card["state"] for card in self.cluster.request("GET", "/v1/models").json["data"]}
         self.assertEqual(states, {"test-model": "awake", "qwen": "awake"})
@@ -482,17 +494,18 @@ class SeveralModels(ConsoleCase):
         self.browser.click("button[aria-label='Wake up: qwen']")
 
         def held(phase):
-            return next((text for text in self.transitions() if re.match(rf"wake-up: {phase}, [0-9.]+\sm?s\n[0-9.]+\s% of [0-9.]+\s[KM]iB", text)), None)
+            form = rf"wake-up: {phase}, [0-9.]+\sm?s\n[0-9.]+\s% of [0-9.]+\s[KM]iB"
+            return next((text for text in self.transitions() if re.match(form, text)), None)
         first = wait_until(lambda: held("map"), 60, lambda: f"a rank that maps: {self.transitions()}")
         wait_until(lambda: held("map") not in (first, None), 60, "the seconds go on")
         self.wait_states(test_model="awake", qwen="wakes up")
-        self.browser.wait("/ for [0-9.]+\\s.*; wake-up: map, /.test(document.querySelectorAll('.model-row .why')[1].textContent)", "the call")
+        self.browser.wait_text(".model-row:nth-child(2) .why", r" for [0-9.]+\s.*; wake-up: map, ", "the call")
         self.assertEqual(self.buttons("qwen"), "End this call")
         self.faulty.set_faults(reads)
         wait_until(lambda: held("read"), 60, lambda: f"a rank that reads: {self.transitions()}")
         self.assertGreater(self.faulty.faults.strikes(maps), 0)
         self.faulty.set_faults("")
-        wait_until(lambda: all(text.startswith("wake-up done in ") for text in self.transitions()), 60, lambda: f"the end: {self.transitions()}")
+        wait_until(lambda: all(text.startswith("wake-up done") for text in self.transitions()), 60, lambda: f"{self.transitions()}")
         self.assertTrue(any(re.search(r"\nmap [0-9.]+\sm?s, read [0-9.]+\sm?s", text) for text in self.transitions()), self.transitions())
         self.wait_states(test_model="awake", qwen="awake")
 
@@ -509,7 +522,7 @@ class SeveralModels(ConsoleCase):
         self.browser.wait(ENDED, "the answer")
         self.assert_shows(self.answer([{"role": "user", "content": "Wake"}], model="qwen"))
         self.browser.click("#tab-models")
-        self.browser.wait("[...document.querySelectorAll('#model-rows tr')].map((row) => row.cells[2].textContent).join() === 'ready,ready'", "both")
+        wait_until(lambda: self.browser.texts("#model-rows td:nth-child(3)") == ["ready", "ready"], 60, "both serve")
 
     def test_replicas(self):
         self.open_operations()
@@ -522,9 +535,9 @@ class SeveralModels(ConsoleCase):
             running = [str(replica["num_requests_running"]) for replica in self.cluster.status()["replicas"]]
             self.assertEqual(sorted(running)[-1], "2", "the common beginning of both is there")
             wait_until(lambda: [row[1] for row in shown()] == running, 60, lambda: f"{running}: {shown()}")
-            self.browser.wait("/waiter.*waiting/.test(document.querySelector('#request-rows tr:last-child')?.textContent)", "the common queue")
+            self.browser.wait_text("#request-rows tr:last-child", "waiter.*waiting", "the request in the common queue")
         victim = next(rank for rank in self.cluster.status()["ranks"] if rank.get("replica", 0) == 1)
         os.kill(victim["pid"], signal.SIGKILL)
         self.browser.wait("document.querySelectorAll('#replica-rows tr')[1].cells[5].textContent === '1'", "the recovery")
         wait_until(lambda: [row[0] for row in shown()] == ["awake", "awake"], 60, lambda: f"both serve: {shown()}")
-        self.browser.wait("/is whole again/.test(document.getElementById('events').textContent)", "the event")
+        self.browser.wait_text("#events", "is whole again", "the event")

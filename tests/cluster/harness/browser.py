@@ -5,6 +5,7 @@ The browser notes what a page asks for and what the page's Content-Security-Poli
 import base64
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -101,6 +102,19 @@ class Browser:
 
     def text(self, selector):
         return self.script("return document.querySelector(arguments[0])?.textContent ?? ''", selector)
+
+    def texts(self, selector):
+        """The texts of all such elements."""
+        return self.script("return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)", selector)
+
+    def wait_text(self, selector, pattern, what):
+        """The text of the first such element, once the pattern fits it."""
+        deadline = time.monotonic() + WAIT_S
+        while not re.search(pattern, text := self.text(selector)):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {WAIT_S} s: {what}; {selector} says: {text}")
+            time.sleep(0.05)
+        return text
 
     def _element(self, selector):
         return self._call("POST", "/element", {"using": "css selector", "value": selector})[ELEMENT]

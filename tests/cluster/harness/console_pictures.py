@@ -38,8 +38,8 @@ def total(prices: list[float], discount: float = 0.0) -> float:
 ```
 
 An empty list has the sum `0`. For floats that differ much in size, `math.fsum` loses nothing."""
-WORDS = [(" The", 0.97), (" quick", 0.55), (" brown", 0.92), (" fox", 0.99), (" jumps", 0.31), (" over", 0.95), (" a", 0.08), (" sleeping", 0.004),
-         (" dog", 0.7), (",", 0.62), (" which", 0.2), (" wakes", 0.05), (" up", 0.98), (".", 0.88)]
+WORDS = [(" The", 0.97), (" quick", 0.55), (" brown", 0.92), (" fox", 0.99), (" jumps", 0.31), (" over", 0.95), (" a", 0.08),
+         (" sleeping", 0.004), (" dog", 0.7), (",", 0.62), (" which", 0.2), (" wakes", 0.05), (" up", 0.98), (".", 0.88)]
 
 
 def stream(*deltas, finish="stop", logprobs=None, tokens=100):
@@ -47,7 +47,8 @@ def stream(*deltas, finish="stop", logprobs=None, tokens=100):
     choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
     choices.append({"index": 0, "delta": {}, "logprobs": logprobs, "finish_reason": finish})
     chunks = [{"choices": [choice]} for choice in choices]
-    chunks.append({"choices": [], "usage": {"prompt_tokens": 314, "completion_tokens": tokens, "prompt_tokens_details": {"cached_tokens": 256}}})
+    usage = {"prompt_tokens": 314, "completion_tokens": tokens, "prompt_tokens_details": {"cached_tokens": 256}}
+    chunks.append({"choices": [], "usage": usage})
     return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
 
 
@@ -58,7 +59,8 @@ def tool_call():
 
 def shades():
     others = [{"token": " cat", "logprob": math.log(0.2)}, {"token": "\n", "logprob": math.log(0.01)}]
-    content = [{"token": word, "logprob": math.log(p), "top_logprobs": [{"token": word, "logprob": math.log(p)}, *others]} for word, p in WORDS]
+    words = [{"token": word, "logprob": math.log(p)} for word, p in WORDS]
+    content = [{**word, "top_logprobs": [word, *others]} for word in words]
     return stream({"content": "".join(word for word, _ in WORDS)}, logprobs={"content": content}, tokens=len(WORDS))
 
 
