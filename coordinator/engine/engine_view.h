@@ -39,7 +39,12 @@ struct EngineView {
   int32_t max_requests = 0;           // so many at most
 };
 
-// The pictures of all loops of an engine; a loop that has not drawn one yet is left out.
+// EngineView::replica of the picture of a queue that replicas have in common: its requests are in no loop
+// yet, and it has no blocks.
+inline constexpr int32_t kCommonQueue = -1;
+
+// The pictures of all loops of an engine, and of the common queue behind them. A loop that has not drawn a
+// picture yet is left out.
 using EngineViews = std::vector<std::shared_ptr<const EngineView>>;
 
 }  // namespace somnus

@@ -103,16 +103,18 @@ Json EventsJson(const ServedModel& model) {
 
 Json KvMapsJson(const EngineViews& views) {
   Json maps = Json::array();
-  for (const auto& view : views)
+  for (const auto& view : views) {
+    if (view->replica == kCommonQueue) continue;
     maps.push_back({{"replica", view->replica},
                     {"age_s", Seconds(MonotonicNow() - view->taken)},
                     {"blocks_per_cell", view->blocks_per_cell},
                     {"cells", view->blocks}});
+  }
   return maps;
 }
 
 Json RequestJson(const RequestView& request, int32_t replica, absl::Time now) {
-  return {{"replica", replica},
+  return {{"replica", replica == kCommonQueue ? Json(nullptr) : Json(replica)},
           {"request_id", request.id},
           {"state", request.state},
           {"num_prompt_tokens", request.num_prompt_tokens},
@@ -123,15 +125,19 @@ Json RequestJson(const RequestView& request, int32_t replica, absl::Time now) {
           {"age_s", Seconds(now - request.arrival)}};
 }
 
-// The first requests of each replica in turn, in all as many as a picture of one replica may have.
+// The first requests of each replica in turn, then those of the common queue; in all as many as a picture of
+// one replica may have.
 Json RequestsJson(const EngineViews& views) {
   Json requests = Json::array();
   const absl::Time now = absl::Now();
   const size_t most = views.empty() ? 0 : static_cast<size_t>(views.front()->max_requests);
-  for (size_t i = 0; i < most && requests.size() < most; ++i) {
-    for (const auto& view : views) {
-      if (i < view->requests.size() && requests.size() < most)
-        requests.push_back(RequestJson(view->requests[i], view->replica, now));
+  for (const bool in_queue : {false, true}) {
+    for (size_t i = 0; i < most && requests.size() < most; ++i) {
+      for (const auto& view : views) {
+        const bool is_turn = in_queue == (view->replica == kCommonQueue);
+        if (is_turn && i < view->requests.size() && requests.size() < most)
+          requests.push_back(RequestJson(view->requests[i], view->replica, now));
+      }
     }
   }
   return requests;

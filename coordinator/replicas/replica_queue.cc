@@ -313,4 +313,21 @@ std::optional<absl::Time> ReplicaQueue::AddTo(EngineStats* stats) const {
   return room_.oldest_arrival();
 }
 
+std::vector<RequestView> ReplicaQueue::View(int32_t most) const {
+  std::vector<RequestView> views;
+  absl::MutexLock lock(&mu_);
+  for (const auto& [key, sequence] : waiting_) {
+    if (static_cast<int32_t>(views.size()) >= most) break;
+    const EngineRequest& request = sequence->request;
+    const RequestProgress* progress = request.progress.get();  // of a request that a replica has handed over
+    views.push_back({.id = request.name(),
+                     .state = progress == nullptr ? "waiting" : "preempted",
+                     .arrival = request.arrival,
+                     .num_prompt_tokens = static_cast<int64_t>(request.prompt.size())});
+    if (progress != nullptr)
+      views.back().num_output_tokens = static_cast<int64_t>(progress->output_tokens.size());
+  }
+  return views;
+}
+
 }  // namespace somnus

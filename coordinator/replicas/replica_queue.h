@@ -27,6 +27,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/monotonic.h"
 #include "coordinator/engine/engine_options.h"
+#include "coordinator/engine/engine_view.h"
 #include "coordinator/engine/loop_mail.h"
 #include "coordinator/engine/queue_room.h"
 #include "coordinator/replicas/accepted_request.h"
@@ -105,6 +106,8 @@ class ReplicaQueue {
   bool ends() const;  // the stage is kEnding or later
   // Adds what the queue knows to the sum over replicas. Returns the arrival of the oldest open request.
   std::optional<absl::Time> AddTo(EngineStats* stats) const;
+  // The first `most` requests in the queue, in the order of service.
+  std::vector<RequestView> View(int32_t most) const;
 
  private:
   void Insert(EngineRequest request, AcceptedRequest* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

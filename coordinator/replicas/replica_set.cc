@@ -103,6 +103,15 @@ EngineStats ReplicaSet::Stats() const {
   return stats;
 }
 
+EngineViews ReplicaSet::View() {
+  EngineViews views = loops_.View();
+  EngineView queue = {.taken = MonotonicNow(), .replica = kCommonQueue};
+  queue.max_requests = smallest_.max_viewed_requests;
+  queue.requests = queue_.View(queue.max_requests);
+  views.push_back(std::make_shared<const EngineView>(std::move(queue)));
+  return views;
+}
+
 LifecycleResult ReplicaSet::Run(const LifecycleRequest& request) {
   return VisitRequest(
       request,

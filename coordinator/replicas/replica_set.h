@@ -62,7 +62,7 @@ class ReplicaSet : public Engine, private ReplicaEvents {
   absl::Status Health() const override;
   void OnStateChange(std::function<void()> callback) override;
   EngineStats Stats() const override;
-  EngineViews View() override { return loops_.View(); }
+  EngineViews View() override;
   // Lifecycle requests are atomic over replicas, too (commands/).
   LifecycleResult Run(const LifecycleRequest& request) override;
   PinnedPrefixes& pinned_prefixes() override { return *prefixes_; }

@@ -185,6 +185,10 @@ TEST_F(ConsoleTest, TheStatusOfAModel) {
   EXPECT_EQ(detail["kv_maps"][0]["cells"], "12c.");
   EXPECT_EQ(detail["requests"][0]["request_id"], "chat-1");
   EXPECT_EQ(detail["requests"][0]["num_prompt_tokens"], 7);
+  EXPECT_EQ(detail["requests"][0]["replica"], 0);
+  EXPECT_EQ(detail["requests"][1]["request_id"], "chat-2");
+  EXPECT_TRUE(detail["requests"][1]["replica"].is_null()) << "no replica has it";
+  EXPECT_EQ(detail["kv_maps"].size(), 1u) << "a queue has no blocks";
   EXPECT_EQ(detail["events"][0]["name"], "recovery");
   EXPECT_EQ(detail["events"][0]["seconds"], 0.3);
   EXPECT_EQ(Admin("GET", "/status?model=nope").status, 404);

@@ -89,7 +89,7 @@ class FakeEngine : public Engine {
     if (state_ == EngineState::kAsleep) stats.oldest_wait = absl::Seconds(3);
     return stats;
   }
-  // One running request that shares a block.
+  // One running request that shares a block, and one in the common queue.
   EngineViews View() override {
     auto view = std::make_shared<EngineView>();
     view->max_requests = 200;
@@ -97,7 +97,11 @@ class FakeEngine : public Engine {
     view->blocks = "12c.";
     view->requests.push_back(
         {.id = "chat-1", .state = "running", .arrival = absl::Now(), .num_prompt_tokens = 7});
-    return {view};
+    auto queue = std::make_shared<EngineView>();
+    queue->max_requests = 200;
+    queue->replica = kCommonQueue;
+    queue->requests.push_back({.id = "chat-2", .state = "waiting", .arrival = absl::Now()});
+    return {queue, view};
   }
   LifecycleResult Run(const LifecycleRequest& request) override {
     return VisitRequest(request, [this](const auto& one) { return Do(one); });

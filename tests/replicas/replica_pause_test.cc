@@ -38,6 +38,12 @@ TEST_P(ReplicaPauseTest, WhatIsOpenGoesOnAfterwards) {
   set_->Abort("aborted");
   ExpectNoTokens(aborted);
   EXPECT_TRUE(tickets.back().sink->tokens().empty());
+  const EngineViews views = set_->View();
+  EXPECT_EQ(views.back()->replica, kCommonQueue);
+  ASSERT_FALSE(views.back()->requests.empty());
+  EXPECT_EQ(views.back()->requests.back().id, "arrived") << "the last in the order of service";
+  EXPECT_STREQ(views.back()->requests.back().state, "waiting");
+  EXPECT_EQ(views.back()->requests.back().num_prompt_tokens, 5);
   ASSERT_TRUE(set_->Resume().ok());
   EXPECT_EQ(set_->state(), EngineState::kAwake);
   EXPECT_FALSE(set_->Stats().paused);

@@ -15,6 +15,8 @@ export function newAnswer() {
     usage: null,
     started: performance.now(),
     first: 0,  // when the first token came
+    thinks: 0,  // when the first token of the reasoning came
+    thought: 0,  // when the reasoning was over
     ended: 0,
   };
 }
@@ -41,10 +43,13 @@ function add(answer, event) {
   if (event.error) throw new Error(event.error.message ?? "the stream ended with an error");
   if (event.usage) answer.usage = event.usage;
   const choice = event.choices?.[0];
-  if (!choice) return;
+  if (!choice || choice.index > 0) return;  // further choices are shown nowhere
   const delta = choice.delta ?? {};
   const thought = delta.reasoning ?? delta.reasoning_content;
-  if (!answer.first && (delta.content || thought || delta.tool_calls)) answer.first = performance.now();
+  const speaks = Boolean(delta.content || delta.tool_calls);
+  if (!answer.first && (speaks || thought)) answer.first = performance.now();
+  if (!answer.thinks && thought) answer.thinks = performance.now();
+  if (answer.thinks && !answer.thought && speaks) answer.thought = performance.now();
   if (delta.content) answer.content += delta.content;
   if (thought) answer.reasoning += thought;
   for (const tool of delta.tool_calls ?? []) addTool(answer, tool);
@@ -72,5 +77,6 @@ export async function readAnswer(body, answer, signal, changed) {
   }
   answer.waiting = "";
   answer.ended = performance.now();
+  answer.thought ||= answer.ended;
   changed();
 }

@@ -15,6 +15,7 @@ const box = byId("prompt");
 function wire(message) {
   if (message.role === "assistant") {
     const one = { role: "assistant", content: message.content };
+    if (message.reasoning) one.reasoning = message.reasoning;  // a template leaves out what its model must not see again
     if (message.tools.length > 0) {
       one.tool_calls = message.tools.map((tool) => ({ id: tool.id, type: "function", function: { name: tool.name, arguments: tool.arguments } }));
     }
@@ -113,9 +114,16 @@ function sendResults(message, results) {
   cut(messages.indexOf(message) + 1);
   message.tools.forEach((tool, i) => {
     const result = { role: "tool", id: tool.id, name: tool.name, content: results[i] };
-    add(result, toolResultView(result));
+    add(result, toolResultView(result, { edit: () => editResults(message) }));
   });
   answer();
+}
+
+// Shows the form of a tool's call again, with what was sent.
+function editResults(message) {
+  const form = message.node.querySelector(".tool-form");
+  form.hidden = false;
+  form.querySelector("textarea").focus();
 }
 
 function send(event) {
@@ -166,7 +174,7 @@ async function linkOperations() {
   byId("version").textContent = `Somnus ${info.version}`;
   if (!info.admin_port || String(info.admin_port) === location.port) return;
   const address = `${info.admin_tls ? "https" : "http"}://${location.hostname}:${info.admin_port}/`;
-  byId("operations").append("Operators' page: ", el("a", { href: address, rel: "noreferrer" }, `port ${info.admin_port}`));
+  byId("operations").append(" · Operators' page: ", el("a", { href: address, rel: "noreferrer" }, `port ${info.admin_port}`));
 }
 
 byId("composer").addEventListener("submit", send);

@@ -4,7 +4,7 @@ import { byId, el, keyed, setText } from "./dom.js";
 import { count, percent, seconds } from "./format.js";
 
 // The letters of a map: '.' free, 'c' cached, '1' to '9' held so often, '+' more often, 'x' out of use.
-const COLOURS = { ".": "free", c: "cached", 1: "held", 2: "shared2", 3: "shared3", 4: "shared3", x: "unused" };
+const COLOURS = { ".": "free", c: "cached", 1: "held", 2: "shared2", 3: "shared3", 4: "shared3" };
 const colourOf = (letter) => colour(COLOURS[letter] ?? "shared5");
 
 function nameOf(letter) {
@@ -24,17 +24,25 @@ function layout(width, cells) {
 function draw(node, map) {
   const canvas = node.lastChild;
   const width = node.clientWidth;
+  node.map = map;  // drawn as soon as the node has a width
   if (width === 0) return;
   const grid = layout(width, map.cells.length);
   const drawn = `${width} ${colour("held")} ${map.cells}`;
   if (node.drawn === drawn) return;
-  Object.assign(node, { drawn, grid, map });
+  Object.assign(node, { drawn, grid });
   canvas.style.height = `${grid.height}px`;
   const context = prepare(canvas, width, grid.height);
   const gap = grid.size > 5 ? 1 : 0.5;
+  context.lineWidth = 0.5;
   for (let i = 0; i < map.cells.length; ++i) {
-    context.fillStyle = colourOf(map.cells[i]);
-    context.fillRect((i % grid.columns) * grid.size, Math.floor(i / grid.columns) * grid.size, grid.size - gap, grid.size - gap);
+    const cell = [(i % grid.columns) * grid.size, Math.floor(i / grid.columns) * grid.size, grid.size - gap, grid.size - gap];
+    if (map.cells[i] === "x") {
+      context.strokeStyle = colour("unused");
+      context.strokeRect(cell[0] + 0.5, cell[1] + 0.5, cell[2] - 1, cell[3] - 1);
+    } else {
+      context.fillStyle = colourOf(map.cells[i]);
+      context.fillRect(...cell);
+    }
   }
 }
 
@@ -59,15 +67,16 @@ function make(map) {
 }
 
 function summary(map) {
-  const counts = { free: 0, cached: 0, held: 0, shared: 0 };
+  const counts = { free: 0, cached: 0, held: 0, shared: 0, unused: 0 };
   for (const letter of map.cells) {
     if (letter === ".") ++counts.free;
     else if (letter === "c") ++counts.cached;
     else if (letter === "1") ++counts.held;
-    else if (letter !== "x") ++counts.shared;
+    else if (letter === "x") ++counts.unused;
+    else ++counts.shared;
   }
   const all = map.cells.length;
-  return `KV blocks: ${percent(counts.free, all)} free, ${percent(counts.cached, all)} cached, ${percent(counts.held, all)} held once, ${percent(counts.shared, all)} shared`;
+  return `KV blocks: ${percent(counts.free, all)} free, ${percent(counts.cached, all)} cached, ${percent(counts.held, all)} held once, ${percent(counts.shared, all)} shared, ${percent(counts.unused, all)} out of use`;
 }
 
 export function showKvMaps(model, detail) {
@@ -89,5 +98,6 @@ export function showKvMaps(model, detail) {
   const used = model.total_blocks - model.free_blocks;
   const host = blocks.total_host_blocks > 0 ? `; host tier ${count(blocks.used_host_blocks)} of ${count(blocks.total_host_blocks)}` : "";
   const pinned = blocks.pinned_blocks > 0 ? `, ${count(blocks.pinned_blocks)} pinned` : "";
-  setText(byId("kv-hint"), `${count(used)} of ${count(model.total_blocks)} blocks of ${blocks.block_size} tokens in use${pinned}${host}`);
+  const sleeps = detail.ranks.length > 0 && detail.ranks.every((rank) => !rank.bytes_by_tag?.kv_cache);
+  setText(byId("kv-hint"), `${sleeps ? "without memory, asleep: " : ""}${count(used)} of ${count(model.total_blocks)} blocks of ${blocks.block_size} tokens in use${pinned}${host}`);
 }

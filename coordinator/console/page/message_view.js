@@ -43,13 +43,14 @@ export function userView(message, { edit }) {
   return view;
 }
 
-// The results of tools, which the user has given.
-export function toolResultView(message) {
+// The result of a tool, which the user has given. `edit`: called when the user wants to change the result.
+export function toolResultView(message, { edit }) {
   return el(
     "article",
     { class: "message tool", "aria-label": "Result of a tool" },
     el("h2", {}, `Result of ${message.name}`),
     el("pre", { tabindex: "0", "aria-label": "Result" }, message.content),
+    el("div", { class: "actions" }, button("Edit", edit)),
   );
 }
 
@@ -72,11 +73,13 @@ function toolForm(answer, sendResults) {
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
+    form.hidden = true;
     sendResults(areas.map((area) => area.value));
   });
   return form;
 }
 
+const CALLED = ["tool_calls", "stop"];  // "stop" ends the call of a tool that tool_choice names
 const FINISHES = { length: "ended at its length limit", stopped: "stopped", tool_calls: "calls tools", abort: "aborted by the server", error: "ended by an error" };
 
 function facts(answer) {
@@ -97,7 +100,8 @@ function facts(answer) {
 // Returns {node, update}: update() shows what the answer has become, at most once in a frame.
 export function answerView(answer, { regenerate, sendResults }) {
   const thought = el("div", { class: "body" });
-  const reasoning = el("details", { class: "reasoning" }, el("summary", {}, "Reasoning"), thought);
+  const head = el("summary");
+  const reasoning = el("details", { class: "reasoning" }, head, thought);
   const body = el("div", { class: "body" });
   const tools = el("div");
   const waiting = el("p", { class: "waiting" });
@@ -113,6 +117,8 @@ export function answerView(answer, { regenerate, sendResults }) {
   let shown = { content: null, reasoning: null, tools: "" };
   const show = () => {
     reasoning.hidden = !answer.reasoning;
+    head.textContent = answer.thought ? `Reasoning, ${seconds((answer.thought - answer.thinks) / 1000)}` : "Reasoning …";
+    head.classList.toggle("waiting", !answer.thought);
     if (answer.reasoning !== shown.reasoning) showText(thought, answer.reasoning);
     if (answer.content !== shown.content) showText(body, answer.content);
     const calls = JSON.stringify(answer.tools);
@@ -130,7 +136,7 @@ export function answerView(answer, { regenerate, sendResults }) {
     const asText = button("Copy", () => navigator.clipboard?.writeText(answer.content));
     const again = button("Regenerate", regenerate);
     fill(actions, again, answer.content && asText);
-    if (answer.tools.length > 0 && answer.finish === "tool_calls") tools.append(toolForm(answer, sendResults));
+    if (answer.tools.length > 0 && CALLED.includes(answer.finish)) tools.append(toolForm(answer, sendResults));
     if (answer.tokens.length > 0) showTokens();
   };
   const showTokens = () => {

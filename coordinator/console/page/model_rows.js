@@ -1,7 +1,8 @@
 // The models, and what an operator does with each.
 import { request } from "./api.js";
 import { announce, byId, el, fill, keyed, setText } from "./dom.js";
-import { bytes, count, seconds } from "./format.js";
+import { bytes, count, percent, seconds } from "./format.js";
+import { hasEnded, phaseName } from "./transition_phases.js";
 
 const NAMES = { falling_asleep: "falls asleep", waking: "wakes up", asleep: "asleep" };
 const KINDS = { awake: "good", asleep: "wait", failed: "bad" };
@@ -65,6 +66,15 @@ function callText(call) {
   return `${call.name}${who}, for ${seconds(call.running_s)}${waiting}`;
 }
 
+// How far all ranks together are with a transition that is under way, and the phase of the rank that is least far.
+function progressText(ranks) {
+  const moving = ranks.filter((rank) => rank.transition && !hasEnded(rank.transition)).map((rank) => rank.transition);
+  if (moving.length === 0) return "";
+  const total = (name) => moving.reduce((all, one) => all + one[name], 0);
+  const slowest = moving.reduce((least, one) => (one.bytes_done * least.bytes_total < least.bytes_done * one.bytes_total ? one : least));
+  return `${slowest.wakes_up ? "wake-up" : "sleep"}: ${phaseName(slowest)}, ${percent(total("bytes_done"), total("bytes_total"))} of ${bytes(total("bytes_total"))}`;
+}
+
 function showActions(cell, model, choose, look) {
   const fitting = ACTIONS.filter((action) => !model.lifecycle_call && action.fits(model));
   if (model.lifecycle_call) fitting.push(END_CALL);
@@ -96,6 +106,7 @@ function showActions(cell, model, choose, look) {
 
 // `choose`: called with a model's name, which is shown from then on; `look`: asks for the status at once.
 export function showModels(status, choose, look) {
+  const progress = (model) => (model.model === status.detail?.model ? progressText(status.detail.ranks) : "");
   keyed(
     byId("model-rows"),
     status.models,
@@ -116,7 +127,8 @@ export function showModels(status, choose, look) {
       const { text, kind } = stateOf(model);
       setText(state.firstChild, text);
       state.firstChild.dataset.state = kind;
-      setText(state.lastChild, callText(model.lifecycle_call) || model.error || model.state_report?.why || "");
+      const now = [callText(model.lifecycle_call), progress(model)].filter(Boolean).join("; ");
+      setText(state.lastChild, now || model.error || model.state_report?.why || "");
       setText(running, count(model.num_requests_running));
       setText(waiting, count(model.num_requests_waiting));
       const host = sum(model.host_bytes_by_tag);

@@ -6,7 +6,7 @@ import { seconds } from "./format.js";
 import { showKvMaps } from "./kv_map.js";
 import { showModels, stateOf } from "./model_rows.js";
 import { showRanks } from "./rank_rows.js";
-import { showRequests } from "./request_rows.js";
+import { openRequests, showRequests } from "./request_rows.js";
 import { showTiles } from "./tiles.js";
 import { openTrace } from "./trace.js";
 
@@ -95,5 +95,6 @@ themeButton();
 keyButton(look);
 select.addEventListener("change", () => choose(select.value));
 document.addEventListener("visibilitychange", () => !document.hidden && look());
+openRequests();
 openTrace(() => last?.detail?.model ?? "");
 watch();

@@ -1,6 +1,8 @@
 // The ranks of a model: where each runs, its memory by tag, and how far its transition is.
 import { byId, el, keyed, setText } from "./dom.js";
 import { bytes, count, percent, seconds } from "./format.js";
+import { stateOf } from "./model_rows.js";
+import { hasEnded, phaseName, phasesOf } from "./transition_phases.js";
 
 const TAGS = ["weights", "kv_cache", "workspace"];
 
@@ -24,15 +26,20 @@ function showMemory(cell, rank, most) {
   }
 }
 
-function showTransition(cell, transition) {
-  const [text, bar] = cell.children;
-  bar.hidden = !transition || ["committed", "aborted"].includes(transition.phase);
-  if (!transition) return setText(text, "none yet");
+function showTransition(cell, transition, rank) {
+  const [text, bar, amount, phases] = cell.children;
+  bar.hidden = !transition || hasEnded(transition);
+  setText(phases, transition ? phasesOf(rank, transition) : "");
+  if (!transition) {
+    setText(text, "none yet");
+    return setText(amount, "");
+  }
   const name = transition.wakes_up ? "wake-up" : "sleep";
   const ended = { committed: "done in", aborted: "given up after" }[transition.phase];
   setText(text, ended
-    ? `${name} ${ended} ${seconds(transition.seconds)}, ${bytes(transition.bytes_total)}`
-    : `${name}: ${transition.phase}, ${percent(transition.bytes_done, transition.bytes_total)} of ${bytes(transition.bytes_total)}, ${seconds(transition.seconds)}`);
+    ? `${name} ${ended} ${seconds(transition.seconds)}`
+    : `${name}: ${phaseName(transition)}, ${seconds(transition.seconds)}`);
+  setText(amount, ended ? bytes(transition.bytes_total) : `${percent(transition.bytes_done, transition.bytes_total)} of ${bytes(transition.bytes_total)}`);
   bar.max = Math.max(1, transition.bytes_total);
   bar.value = transition.bytes_done;
 }
@@ -42,9 +49,9 @@ function makeRow(rank) {
     "tr",
     {},
     el("th", { scope: "row" }, el("span"), el("div", { class: "hint" })),
-    el("td", {}, el("div"), el("div", { class: "hint" })),
     el("td", {}, el("div", { class: "hint" }), el("div", { class: "memory", "aria-hidden": "true" }, parts(rank).map((part) => el("i", { class: part.tag })))),
-    el("td", {}, el("div"), el("progress", { "aria-label": `Transition of rank ${rank.rank}` })),
+    el("td", {}, el("div"), el("progress", { "aria-label": `Transition of rank ${rank.rank}` }), el("div", { class: "hint" }), el("div", { class: "hint" })),
+    el("td", {}, el("div"), el("div", { class: "hint" })),
   );
 }
 
@@ -58,14 +65,14 @@ export function showRanks(detail) {
     (rank) => `${rank.replica}.${rank.rank}`,
     makeRow,
     (row, rank) => {
-      const [name, where, memory, transition] = row.children;
+      const [name, memory, transition, where] = row.children;
       setText(name.firstChild, several ? `${rank.replica}.${rank.rank}` : String(rank.rank));
       setText(name.lastChild, rank.error || rank.state);
       name.lastChild.dataset.state = rank.error ? "bad" : rank.state === "awake" ? "good" : "wait";
       setText(where.firstChild, `${rank.device} on ${rank.host}`);
       setText(where.lastChild, `process ${rank.pid}, ${bytes(rank.rss_bytes)}${rank.numa ? `, ${rank.numa}` : ""}`);
       showMemory(memory, rank, most);
-      showTransition(transition, rank.transition);
+      showTransition(transition, rank.transition, `${detail.model} ${rank.replica}.${rank.rank}`);
     },
   );
   const all = ranks.reduce((total, rank) => total + deviceBytes(rank), 0);
@@ -82,7 +89,7 @@ function showReplicas(replicas) {
     (replica) => el("tr", {}, el("th", { scope: "row" }, replica.replica), el("td"), Array.from({ length: 5 }, () => el("td", { class: "number" }))),
     (row, replica) => {
       const [, state, running, waiting, requests, recoveries, epoch] = row.children;
-      setText(state, replica.error || replica.state);
+      setText(state, replica.error || stateOf(replica).text);
       state.dataset.state = replica.error ? "bad" : replica.state === "awake" ? "good" : "warn";
       setText(running, count(replica.num_requests_running));
       setText(waiting, count(replica.num_requests_waiting));

@@ -6,7 +6,7 @@ const INLINE = /(`[^`\n]+`|\*\*[^*\n]+\*\*)/;
 function inline(text) {
   return text.split(INLINE).map((part) => {
     if (part.length > 2 && part.startsWith("`") && part.endsWith("`")) return el("code", {}, part.slice(1, -1));
-    if (part.length > 4 && part.startsWith("**") && part.endsWith("**")) return el("strong", {}, part.slice(2, -2));
+    if (part.length > 4 && part.startsWith("**") && part.endsWith("**")) return el("strong", {}, inline(part.slice(2, -2)));
     return part;
   });
 }

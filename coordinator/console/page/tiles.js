@@ -11,7 +11,7 @@ const TILES = [
   { id: "throughput", name: "Tokens/s", value: (s) => s.throughput, text: rate },
   { id: "ttft", name: "TTFT", value: (s) => s.ttft, text: seconds, help: "time to the first token" },
   { id: "tpot", name: "TPOT", value: (s) => s.tpot, text: seconds, help: "time per further token" },
-  { id: "kv", name: "KV cache", value: (s) => s.kv, text: (v) => `${(100 * v).toFixed(v < 0.1 ? 1 : 0)} %` },
+  { id: "kv", name: "KV cache", value: (s) => s.kv, text: (v) => `${(100 * v).toFixed(v < 0.1 ? 1 : 0)}\u00a0%` },
 ];
 
 const histories = new Map();  // by model: {samples, before}

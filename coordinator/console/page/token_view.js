@@ -8,7 +8,7 @@ function levelOf(logprob) {
   return [0.9, 0.6, 0.3, 0.1, 0.01].filter((bound) => p < bound).length;
 }
 
-const probability = (logprob) => `${(100 * Math.exp(logprob)).toPrecision(3)} %`;
+const probability = (logprob) => `${(100 * Math.exp(logprob)).toPrecision(3)}\u00a0%`;
 const shown = (token) => (token === "\n" ? "⏎" : token.replace(/\n/g, "⏎")) || "∅";
 
 function describe(one) {

@@ -89,9 +89,11 @@ function drawRow(context, row, top, width) {
 }
 
 function draw() {
+  for (const name of ["in", "out", "left", "right", "all"]) byId(`trace-${name}`).disabled = rows.length === 0;
+  byId("trace-body").hidden = rows.length === 0;
   const width = canvas.clientWidth;
   if (width === 0) return;
-  const height = TOP + Math.max(1, rows.length) * ROW + 4;
+  const height = TOP + rows.length * ROW + 4;
   canvas.style.height = `${height}px`;
   const context = prepare(canvas, width, height);
   context.clearRect(0, 0, width, height);

@@ -295,9 +295,9 @@ class Cluster:
 class Stream:
     """Server-sent events of one request, over a socket that can be dropped at any time."""
 
-    def __init__(self, connection, path, body):
+    def __init__(self, connection, path, body, headers=None):
         self.connection = connection
-        self.connection.request("POST", path, body=json.dumps(body), headers={"Content-Type": "application/json"})
+        self.connection.request("POST", path, body=json.dumps(body), headers={"Content-Type": "application/json", **(headers or {})})
         self.answer = self.connection.getresponse()
         self.status = self.answer.status
 

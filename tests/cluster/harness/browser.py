@@ -5,6 +5,7 @@ The browser notes what a page asks for and what the page's Content-Security-Poli
 import base64
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,7 +18,8 @@ import urllib.request
 DRIVER, CHROMIUM = shutil.which("chromedriver"), shutil.which("chromium")
 MISSING = "chromium and chromium-driver are not here (tools/setup.sh tests installs them for root)"
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's name for a reference to an element
-ENTER, ESCAPE, RIGHT = "\ue007", "\ue00c", "\ue014"
+ENTER, ESCAPE, RIGHT, HOME, SHIFT = "\ue007", "\ue00c", "\ue014", "\ue011", "\ue008"
+PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 # Chromium's own services stay silent: the test must see the page's requests alone.
 FLAGS = ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", "--no-proxy-server",
          "--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-sync")
@@ -30,7 +32,10 @@ WAIT_S = 60
 
 
 class Browser:
+    """The only page of a browser without a window."""
+
     def __init__(self, width=1280, height=900):
+        self._violations = []
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -88,6 +93,7 @@ class Browser:
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def open(self, url):
+        self._keep_violations()
         self._call("POST", "/url", {"url": url})
 
     def script(self, text, *arguments):
@@ -96,6 +102,19 @@ class Browser:
 
     def text(self, selector):
         return self.script("return document.querySelector(arguments[0])?.textContent ?? ''", selector)
+
+    def texts(self, selector):
+        """The texts of all such elements."""
+        return self.script("return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)", selector)
+
+    def wait_text(self, selector, pattern, what):
+        """The text of the first such element, once the pattern fits it."""
+        deadline = time.monotonic() + WAIT_S
+        while not re.search(pattern, text := self.text(selector)):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {WAIT_S} s: {what}; {selector} says: {text}")
+            time.sleep(0.05)
+        return text
 
     def _element(self, selector):
         return self._call("POST", "/element", {"using": "css selector", "value": selector})[ELEMENT]
@@ -126,13 +145,25 @@ class Browser:
     def colours(self, scheme):
         self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
-    def screenshot(self, path):
+    def phone(self, on):
+        """The screen of a phone, or the window."""
+        self.devtools("Emulation.setDeviceMetricsOverride", **PHONE) if on else self.devtools("Emulation.clearDeviceMetricsOverride")
+
+    def screenshot(self, path, whole=False):
+        """`whole`: of the whole page, also where the page is higher than the window."""
+        size = self.devtools("Page.getLayoutMetrics")["cssContentSize"]
+        part = {"clip": {**size, "scale": 1}, "captureBeyondViewport": True} if whole else {}
         with open(path, "wb") as file:
-            file.write(base64.b64decode(self._call("GET", "/screenshot")))
+            file.write(base64.b64decode(self.devtools("Page.captureScreenshot", **part)["data"]))
+
+    def _keep_violations(self):
+        self._violations += self.script("return (window.cspViolations ?? []).splice(0)")
 
     def violations(self):
-        """The requests that the policy of the open page has forbidden."""
-        return self.script("return window.cspViolations ?? []")
+        """The requests that the policies of the pages have forbidden since the last call."""
+        self._keep_violations()
+        found, self._violations = self._violations, []
+        return found
 
     def hosts(self):
         """The hosts, with ports, that were asked for anything since the last call."""

@@ -17,11 +17,11 @@ class FaultFile:
         self.environment = {"SOMNUS_FAULTS": self._file.name}
 
     def set(self, faults):
-        # One write: a worker that reads at the same time sees the whole text or nothing.
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(faults + "\n")
-        self._file.flush()
+        # A worker that reads at the same time sees what was there or what is new, and never nothing.
+        new = self._file.name + ".new"
+        with open(new, "w", encoding="ascii") as file:
+            file.write(faults + "\n")
+        os.replace(new, self._file.name)
 
     def set_moment(self, moment, action, times=1):
         """The only fault from now on: `action` ("kill@1") at `moment` ("Prepare:done", "map#2"). Returns its line."""
