@@ -58,13 +58,25 @@ bool ModelRecord::LacksWeights(const EngineStats& stats) const {
 
 int64_t ModelRecord::BytesAfter(const EngineStats& stats, const ModelView& view,
                                 const std::vector<std::string>& tags) const {
-  int64_t bytes = view.resident_bytes;
+  int64_t bytes = stats.state == EngineState::kRecovering ? RecoveredBytes(stats, view) : view.resident_bytes;
   for (const std::string& tag : stats.residency.ToWake(tags)) {
     if (stats.residency.asleep().count(tag) == 0) continue;  // stale weights
-    const bool elastic = tag == kKvCacheTag && kv.is_elastic();
-    bytes += elastic ? kv.CacheBytes(view.device_bytes) : BytesOf(tag, tag_bytes);
+    bytes += AwakeBytesOf(tag, view);
   }
   return bytes;
+}
+
+int64_t ModelRecord::AwakeBytesOf(const std::string& tag, const ModelView& view) const {
+  const bool elastic = tag == kKvCacheTag && kv.is_elastic();
+  return elastic ? kv.CacheBytes(view.device_bytes) : BytesOf(tag, tag_bytes);
+}
+
+int64_t ModelRecord::RecoveredBytes(const EngineStats& stats, const ModelView& view) const {
+  int64_t bytes = 0;
+  for (const auto& [tag, count] : tag_bytes) {
+    if (stats.residency.asleep().count(tag) == 0) bytes += AwakeBytesOf(tag, view);
+  }
+  return std::max(bytes, view.resident_bytes);
 }
 
 int64_t ModelRecord::BackupBytes(const EngineStats& stats) const {
@@ -113,11 +125,12 @@ void ModelRecord::ViewDeviceMemory(const EngineStats& stats, const OperatorWake*
   // A cache that stays mapped while other tags sleep grows on.
   view->resident_bytes = SumOfTags(stats.resident_bytes) + kv.PendingBytes();
   view->device_bytes = kv.is_elastic() ? kv.DeviceBytes(view->state == ModelState::kAwake) : device_bytes;
-  // A model that is brought up asleep takes no more device memory than the model holds. A wake-up that a loss
+  // A model that is brought up asleep takes the memory of the tags that do not sleep. A wake-up that a loss
   // has interrupted goes on once the model is brought up, and keeps its memory.
   const bool recovers_asleep =
       stats.state == EngineState::kRecovering && !stats.residency.asleep().empty() && !transition.wakes();
-  if (recovers_asleep || revives) view->device_bytes = view->resident_bytes;
+  if (recovers_asleep) view->device_bytes = RecoveredBytes(stats, *view);
+  if (revives) view->device_bytes = view->resident_bytes;
   if (wake != nullptr && !wake->call.tags.empty() && !IsResident(stats.state))
     view->device_bytes = BytesAfter(stats, *view, wake->call.tags);
   if (view->state != ModelState::kAsleep || view->held_awake) return;

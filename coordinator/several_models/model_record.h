@@ -78,6 +78,9 @@ struct ModelRecord {
   // The device memory that the model takes once these tags are awake, too.
   int64_t BytesAfter(const EngineStats& stats, const ModelView& view,
                      const std::vector<std::string>& tags) const;
+  // The device memory that the model takes once its recovery has mapped the tags that do not sleep.
+  int64_t RecoveredBytes(const EngineStats& stats, const ModelView& view) const;
+  int64_t AwakeBytesOf(const std::string& tag, const ModelView& view) const;
 };
 
 }  // namespace somnus

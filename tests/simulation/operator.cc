@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/memory_tags.h"
 #include "base/status_macros.h"
+#include "coordinator/residency/weights.h"
 #include "tests/worker/fake_parts.h"
 
 namespace somnus::simulation {
@@ -86,6 +87,7 @@ void Operator::ReviveFailed() {
 // a checkpoint that has changed level 2 gives the backup up.
 void Operator::MakeAwake() {
   for (int i = 0; i <= 2 * Faults::kMaxFaults && !IsAwake(); ++i) {
+    if (std::exchange(needs_mapped_weights_, false)) MapWeights();
     if (engine_.Stats().residency.weights_stale()) {
       ChangeWeights(/*updates=*/false);
       continue;
@@ -102,6 +104,11 @@ void Operator::MakeAwake() {
       ReviveFailed();
     }
   }
+}
+
+// As the error says that refuses a change of weights that sleep, of one replica or of all.
+void Operator::MapWeights() {
+  Call("WakeUp of weights", [&] { return engine_.WakeUp({kWeightsTag}, /*load_weights=*/false).status(); });
 }
 
 // There is no room: two operators may each hold a part of the memory that the other operator's model lacks.
@@ -153,6 +160,7 @@ void Operator::ChangeWeights(bool updates) {
     changes_weights_ = true;
     const absl::Status status = updates ? Update() : Reload();
     changes_weights_ = false;
+    needs_mapped_weights_ = absl::StrContains(status.message(), kWeightsSleep);
     return status;
   });
 }

@@ -55,6 +55,7 @@ class Operator {
   // The version of the next weights, which are `weights` from then on.
   int64_t NextVersion(char weights);
   void ChangeWeights(bool updates);
+  void MapWeights();
   void Call(const std::string& what, const std::function<absl::Status()>& call);
   std::vector<std::string> SomeTags();
   SleepMode SomeMode() { return random_.Chance(0.3) ? SleepMode::kWait : SleepMode::kKeep; }
@@ -70,6 +71,7 @@ class Operator {
   int num_sleeps_ = 0;
   int num_weights_changes_ = 0;
   bool changes_weights_ = false;
+  bool needs_mapped_weights_ = false;  // a change was refused, because weights sleep
   bool is_calling_ = false;
   bool touches_files_ = false;
 };

@@ -21,14 +21,17 @@ class ReplicaInvariants : public EngineObserver {
  public:
   // `changes_weights` says whether a change of the weights is under way.
   ReplicaInvariants(Site* site, const Faults* faults, std::function<bool()> changes_weights)
-      : world_(site->world), faults_(*faults), changes_weights_(std::move(changes_weights)) {}
+      : world_(site->world),
+        disk_(site->disk),
+        faults_(*faults),
+        changes_weights_(std::move(changes_weights)) {}
 
   // The engine with this observer.
   void SetEngine(const Engine* engine);
   // To be called after every lifecycle call, with the call's name and result.
   void NoteCall(const std::string& what, const absl::Status& status);
-  // Whether a call that failed, a loss, or an earlier coordinator has left the replicas in different states,
-  // or with different weights.
+  // Whether a call that failed, a loss, a damaged disk or an earlier coordinator has left the replicas in
+  // different states, or with different weights.
   bool may_differ() const;
   // All replicas are in the same state, unless they may differ or a lifecycle call is under way.
   void CheckSame() const;
@@ -48,6 +51,7 @@ class ReplicaInvariants : public EngineObserver {
   void CheckSameNow() const;
 
   World& world_;
+  const Disk& disk_;
   const Faults& faults_;
   const std::function<bool()> changes_weights_;
   const Engine* engine_ = nullptr;
