@@ -14,8 +14,6 @@
 namespace somnus {
 namespace {
 
-constexpr JsonLimits kBodyLimits = {.max_depth = 64, .max_values = 100'000};
-
 std::vector<std::string> KnownNames(Route route) {
   switch (route) {
     case Route::kSleep:
@@ -132,7 +130,7 @@ std::variant<LifecycleParameters, ApiError> ReadParameters(const RouteSpec& spec
     for (std::string& value : QueryValues(query, name)) parameters.Add(name, std::move(value));
   }
   if (ReadsBody(spec.route)) return parameters;
-  const absl::StatusOr<nlohmann::json> object = ParseJsonObject(body, kBodyLimits);
+  const absl::StatusOr<nlohmann::json> object = ParseJsonObject(body, JsonLimits());
   if (!object.ok()) return parameters;
   const LifecycleParameters of_query = parameters;
   for (const auto& [name, value] : object->items()) {
