@@ -7,6 +7,7 @@
 #include "base/memory_tags.h"
 #include "base/monotonic.h"
 #include "base/request_bounds.h"
+#include "base/utf8.h"
 #include "coordinator/metrics/metrics.h"
 #include "proto/missing_memory.h"
 
@@ -148,6 +149,11 @@ int AbortRequests(const ServedModel& model, const std::optional<std::vector<std:
 std::optional<ApiError> CheckWeightsVersion(int64_t version) {
   if (version >= 1) return std::nullopt;
   return BadRequest("weight_version", "weight_version must be a whole number, at least 1");
+}
+
+std::optional<ApiError> CheckWeightLabel(const char* field, const std::string& label) {
+  if (!label.empty() && label.size() <= kMaxWeightLabelBytes && IsUtf8(label)) return std::nullopt;
+  return BadRequest(field, absl::StrCat(field, " must be a text of 1 to ", kMaxWeightLabelBytes, " bytes"));
 }
 
 absl::StatusOr<WeightsResult> ReloadEngine(Engine* engine, const WeightsRequest& request) {

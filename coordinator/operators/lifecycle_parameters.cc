@@ -31,7 +31,7 @@ std::vector<std::string> KnownNames(Route route) {
     case Route::kUnloadAdapter:
       return {"lora_name", "lora_int_id"};
     case Route::kReloadWeights:
-      return {"path", "mode", "weight_version"};
+      return {"path", "mode", "weight_version", "weight_label"};
     case Route::kUpdateWeightVersion:
       return {"new_version"};
     case Route::kWeightChecker:

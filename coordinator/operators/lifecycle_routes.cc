@@ -10,7 +10,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/memory_tags.h"
-#include "base/utf8.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/operators/adapter_calls.h"
 #include "coordinator/operators/collective_rpc.h"
@@ -153,6 +152,10 @@ HttpResponse ReloadResponse(Engine* engine, const LifecycleParameters& parameter
     if (!absl::SimpleAtoi(versions.back(), &request.version)) request.version = 0;
     if (const auto error = CheckWeightsVersion(request.version)) return ErrorResponse(*error);
   }
+  if (const auto labels = parameters.Values("weight_label"); !labels.empty()) {
+    request.label = labels.back();
+    if (const auto error = CheckWeightLabel("weight_label", request.label)) return ErrorResponse(*error);
+  }
   const absl::StatusOr<WeightsResult> result = ReloadEngine(engine, request);
   if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *engine));
   return JsonResponse(Json{{"status", "reloaded"},
@@ -187,10 +190,7 @@ HttpResponse UnloadAdapterResponse(const ServedModel& model, const LifecyclePara
 HttpResponse UpdateVersionResponse(const ServedModel& model, const LifecycleParameters& parameters) {
   const std::vector<std::string>& labels = parameters.Values("new_version");
   const std::string label = labels.empty() ? "" : labels.back();
-  if (label.empty() || label.size() > kMaxWeightLabelBytes || !IsUtf8(label)) {
-    return ErrorResponse(BadRequest(
-        "new_version", absl::StrCat("new_version must be a text of 1 to ", kMaxWeightLabelBytes, " bytes")));
-  }
+  if (const auto error = CheckWeightLabel("new_version", label)) return ErrorResponse(*error);
   const int64_t version = model.engine->Stats().weights_version;
   if (version == 0) {
     return ErrorResponse({409,

@@ -159,9 +159,7 @@ class Conversations(unittest.TestCase):
     def test_a_kept_stream_has_tokens_of_both_weights(self):
         self.cluster.admin("/reload_weights?weight_version=5")
         events = self.paused_stream()
-        self.cluster.admin("/reload_weights?mode=keep")
-        self.assertEqual(self.weight_info(), "6")
-        self.cluster.admin("/update_weight_version?new_version=step-6")
+        self.cluster.admin("/reload_weights?mode=keep&weight_label=step-6")
         self.assertEqual(self.weight_info(), "step-6")
         self.cluster.admin("/resume")
         choices = [choice for event in events for choice in event["choices"]]
@@ -171,6 +169,17 @@ class Conversations(unittest.TestCase):
         self.assertEqual(old, {"version": "5", "start": 0, "end": old["end"]})
         self.assertEqual(new, {"version": "step-6", "start": old["end"], "end": 400})
         self.assertEqual(sum(len(choice["token_ids"]) for choice in choices), 400)
+
+    def test_a_label_that_comes_in_a_pause_names_later_tokens_of_the_same_weights(self):
+        self.cluster.admin("/reload_weights?weight_label=before")
+        events = self.paused_stream()
+        self.cluster.admin("/update_weight_version?new_version=behind")
+        self.cluster.admin("/resume")
+        spans = [choice for event in events for choice in event["choices"]][-1]["weight_versions"]
+        self.assertEqual([span["version"] for span in spans], ["before", "behind"])
+        self.assertEqual([spans[0]["start"], spans[1]["start"], spans[1]["end"]], [0, spans[0]["end"], 400])
+        self.cluster.admin("/reload_weights")
+        self.assertTrue(self.weight_info().isdigit(), "other weights have no label")
 
     def weight_info(self):
         return self.cluster.request("GET", "/weight_info", port=self.cluster.admin_port).json["weight_version"]

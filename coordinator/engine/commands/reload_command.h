@@ -11,7 +11,7 @@ namespace somnus {
 class ReloadCommand : public WeightsCommand {
  public:
   explicit ReloadCommand(const WeightsRequest& request)
-      : WeightsCommand(request.mode, request.version), path_(request.path) {}
+      : WeightsCommand(request), path_(request.path) {}
 
   const char* Name() const override { return "reload_weights"; }
   void Start(LoopAccess* loop) override;
