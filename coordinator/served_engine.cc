@@ -467,7 +467,7 @@ class ServedEngineImpl : public ServedEngine {
   // Ends before the checkpoint and the workers that it knows.
   std::shared_future<absl::StatusOr<TextParts>> text_;
   std::vector<KvPlan> plans_;
-  std::shared_ptr<KvEventLog> kv_events_;      // of all replicas; null: there is none
+  std::shared_ptr<KvEventLog> kv_events_;  // of all replicas; null: there is none
   const std::shared_ptr<WeightLabels> weight_labels_ = std::make_shared<WeightLabels>();
   std::shared_ptr<AdapterRegistry> adapters_;  // null: the model takes none
   std::shared_ptr<Engine> engine_;             // ends before the workers, whose executors it borrows

@@ -26,13 +26,13 @@ struct Method {
 };
 
 const std::vector<Method>& Methods() {
-  static const auto* const methods =
-      new std::vector<Method>{{"get_status", {}},
-                              // weights_path is vLLM's name of path
-                              {"reload_weights", {"path", "mode", "weight_version", "weights_path", "weight_label"}},
-                              {"reset_prefix_cache", {}},
-                              {"sleep", {"level", "mode", "tags", "force"}},
-                              {"wake_up", {"tags"}}};
+  static const auto* const methods = new std::vector<Method>{
+      {"get_status", {}},
+      // weights_path is vLLM's name of path
+      {"reload_weights", {"path", "mode", "weight_version", "weights_path", "weight_label"}},
+      {"reset_prefix_cache", {}},
+      {"sleep", {"level", "mode", "tags", "force"}},
+      {"wake_up", {"tags"}}};
   return *methods;
 }
 
