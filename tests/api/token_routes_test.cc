@@ -394,7 +394,7 @@ Json Span(const std::string& version, int start, int end) {
 }
 
 TEST_F(TokenRoutesTest, AChoiceSaysWhichWeightsComputedItsTokens) {
-  Serve();
+  ServeTemplate("{{ messages[-1].content }}");
   const std::string fields = R"("prompt": "ab", "max_tokens": 3, "n": 2, "return_weight_versions": true)";
   const Json whole = Post("/v1/completions", absl::StrCat("{", fields, "}"));
   for (const Json& choice : whole["choices"])
@@ -411,7 +411,7 @@ TEST_F(TokenRoutesTest, AChoiceSaysWhichWeightsComputedItsTokens) {
 }
 
 TEST_F(TokenRoutesTest, InAStreamTheLastEventOfAChoiceSaysWhichWeights) {
-  Serve();
+  ServeTemplate("{{ messages[-1].content }}");
   for (const char* path : {"/v1/completions", "/v1/chat/completions", kGenerate}) {
     for (const char* interval : {"1", "2"}) {
       const std::string prompt = path == kGenerate
