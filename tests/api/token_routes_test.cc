@@ -431,7 +431,8 @@ TEST_F(TokenRoutesTest, InAStreamTheLastEventOfAChoiceSaysWhichWeights) {
         const bool ends = !choice["finish_reason"].is_null();
         num_ends += ends;
         EXPECT_EQ(choice.contains("weight_versions"), ends) << event;
-        if (ends) EXPECT_EQ(choice["weight_versions"], Json::array({Span("1", 0, 3)})) << event;
+        if (!ends) continue;
+        EXPECT_EQ(choice["weight_versions"], Json::array({Span("1", 0, 3)})) << event;
       }
       EXPECT_EQ(num_ends, 1) << reply.body;
     }
