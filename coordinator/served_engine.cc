@@ -271,6 +271,7 @@ class ServedEngineImpl : public ServedEngine {
     model.trace = trace_;
     model.latencies = latencies_;
     model.kv_events = kv_events_;
+    model.weight_labels = weight_labels_;
     NoteWeights(&model);
     model.rank_status = [this] { return RankStatuses(); };
     model.weight_checksums = [this] { return workers_.ChecksumWeights(); };
@@ -402,6 +403,7 @@ class ServedEngineImpl : public ServedEngine {
       replicas.push_back({MakeEngineOptions(flags_, checkpoint_->config(), plans_[i]), workers_.executor(i)});
       replicas.back().engine.scheduler.accounts = accounts;
       replicas.back().engine.kv_events = kv_events_;
+      replicas.back().engine.weight_labels = weight_labels_;
       replicas.back().engine.residency = workers_.residency(i);
       replicas.back().engine.weights = workers_.weights(i);
       replicas.back().engine.num_mapped_blocks = workers_.num_mapped_blocks(i);
@@ -465,7 +467,8 @@ class ServedEngineImpl : public ServedEngine {
   // Ends before the checkpoint and the workers that it knows.
   std::shared_future<absl::StatusOr<TextParts>> text_;
   std::vector<KvPlan> plans_;
-  std::shared_ptr<KvEventLog> kv_events_;      // of all replicas; null: there is none
+  std::shared_ptr<KvEventLog> kv_events_;  // of all replicas; null: there is none
+  const std::shared_ptr<WeightLabels> weight_labels_ = std::make_shared<WeightLabels>();
   std::shared_ptr<AdapterRegistry> adapters_;  // null: the model takes none
   std::shared_ptr<Engine> engine_;             // ends before the workers, whose executors it borrows
 };

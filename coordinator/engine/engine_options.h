@@ -16,6 +16,7 @@
 #include "coordinator/engine/queue_room.h"
 #include "coordinator/request/request.h"
 #include "coordinator/residency/residency.h"
+#include "coordinator/residency/weight_labels.h"
 #include "coordinator/residency/weights.h"
 #include "coordinator/scheduler/scheduler.h"
 
@@ -50,8 +51,10 @@ struct EngineOptions {
   MonotonicClock monotonic_now = MonotonicNow;  // for what is decided: deadlines, steps, draining
   std::string log_name;                         // "replica 1: ", at the front of log lines; empty: none
   std::shared_ptr<KvEventLog> kv_events;        // of the prefix cache; null: nobody wants them
-  int32_t data_parallel_rank = 0;               // of a replica, in its events
-  int32_t max_viewed_requests = 200;            // in a picture of the loop (engine_view.h)
+  std::shared_ptr<WeightLabels>
+      weight_labels;                  // of the weights of all replicas; null: weights have no labels
+  int32_t data_parallel_rank = 0;     // of a replica, in its events
+  int32_t max_viewed_requests = 200;  // in a picture of the loop (engine_view.h)
   // Of an engine that is a replica: takes the open requests, with their progress, when the group is lost or
   // restarted, or has failed, so that they go on elsewhere. It is called on the loop thread, after the state
   // has changed, and must not block; the engine forgets them. Null: they wait for the recovery.

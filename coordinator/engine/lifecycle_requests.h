@@ -117,6 +117,7 @@ struct ResumeRequest {
 struct WeightsRequest {
   std::string path;     // of a reload: on the hosts of the workers; empty: the checkpoint that was read last
   int64_t version = 0;  // of the new weights; 0: the last one and 1
+  std::string label;    // of the new weights (weight_labels.h); empty: none
   SleepMode mode = SleepMode::kWait;
   // Of an update, not empty: a direct one. Each rank opens a port for the client, whose calls need the token.
   std::string port_token;

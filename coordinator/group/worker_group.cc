@@ -160,10 +160,14 @@ absl::StatusOr<ModelChecksums> WorkerGroup::ChecksumWeights() {
   const std::shared_ptr<GroupEpoch> epoch = current_.Get();
   if (epoch == nullptr) return absl::UnavailableError("the workers are being replaced");
   ModelChecksums ranks;
+  const int32_t stage_ranks = flags_.world_size / flags_.pipeline_parallel_size;
   for (const absl::StatusOr<v1::ChecksumWeightsResponse>& response : epoch->ChecksumWeights()) {
     RETURN_IF_ERROR(response.status());
+    const auto index = static_cast<int32_t>(ranks.size());
     RankChecksums rank = {.replica = flags_.replica,
-                          .rank = static_cast<int32_t>(ranks.size()),
+                          .rank = index,
+                          .stage = index / stage_ranks,
+                          .rank_of_stage = index % stage_ranks,
                           .weights_version = response->weights_version()};
     if (!ranks.empty() && ranks.front().weights_version != rank.weights_version)
       return absl::AbortedError("the weights have changed meanwhile");

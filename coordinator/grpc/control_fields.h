@@ -24,13 +24,17 @@ v1::EngineState ToProto(EngineState state);
 // Nullopt: a number that this server does not know.
 std::optional<SleepMode> FromProto(v1::SleepMode mode);
 
-// Reads mode and weights_version of a reload, or of the beginning of an update.
+// Reads mode, weights_version and weights_label of a reload, or of the beginning of an update.
 template <typename Request>
 grpc::Status ReadWeightsFields(const Request& request, WeightsRequest* out) {
   const std::optional<SleepMode> mode =
       request.mode() == v1::SLEEP_MODE_UNSPECIFIED ? SleepMode::kWait : FromProto(request.mode());
   if (!mode.has_value()) return ToGrpcStatus(BadSleepMode());
   out->mode = *mode;
+  out->label = request.weights_label();
+  if (!out->label.empty()) {
+    if (const auto error = CheckWeightLabel("weights_label", out->label)) return ToGrpcStatus(*error);
+  }
   if (!request.has_weights_version()) return grpc::Status::OK;
   out->version = request.weights_version();
   if (const std::optional<ApiError> error = CheckWeightsVersion(out->version)) return ToGrpcStatus(*error);

@@ -304,7 +304,8 @@ HttpResponse ApiState::Answer(bool admin, const RouteMatch& match, absl::string_
     case Route::kWeightInfo:
       return OfModel(QueryValues(query, "model"), [](const ServedModel& model) {
         const int64_t version = model.engine->Stats().weights_version;
-        return JsonResponse(Json{{"weight_version", version == 0 ? Json(nullptr) : Json(version)}});
+        return JsonResponse(Json{
+            {"weight_version", version == 0 ? Json(nullptr) : Json(model.weight_labels->NameOf(version))}});
       });
     case Route::kTokenizerInfo:
       if (!options.tokenizer_info)

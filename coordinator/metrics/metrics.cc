@@ -164,8 +164,8 @@ class PrometheusMetrics : public Metrics {
   }
   void OnGrammarCompiled(absl::Duration duration) override { grammars_.OnCompiled(duration); }
   void OnSleepOperationBegan(const std::string& operation) override { sleep_operations_.Begin(operation); }
-  void OnSleepOperationEnded(const std::string& operation, absl::Duration duration) override {
-    sleep_operations_.End(operation, duration);
+  void OnSleepOperationEnded(const std::string& operation, absl::Duration duration, bool succeeded) override {
+    sleep_operations_.End(operation, duration, succeeded);
   }
   void OnHttpRequest(const std::string& handler, const std::string& method, int status,
                      double seconds) override {
@@ -314,6 +314,17 @@ class PrometheusMetrics : public Metrics {
     const TagState weights = stats.residency.state(kWeightsTag);
     SleepState("weights_offloaded", asleep && weights == TagState::kBackedUp);
     SleepState("discard_all", asleep && weights == TagState::kDiscarded);
+    const bool paused = IsPaused(stats.state, stats.sleep_level, stats.paused);
+    const bool runs =
+        IsReady(stats.state) || stats.state == EngineState::kPausing || stats.state == EngineState::kDraining;
+    ComponentState("scheduler", "running", runs && !paused);
+    ComponentState("scheduler", "paused", paused);
+    ComponentState("weights", "resident", weights == TagState::kResident || weights == TagState::kStale);
+    ComponentState("weights", "offloaded", weights == TagState::kBackedUp);
+    ComponentState("weights", "discarded", weights == TagState::kDiscarded);
+    const bool has_cache = stats.residency.state(kKvCacheTag) == TagState::kResident;
+    ComponentState("kv_cache", "resident", has_cache);
+    ComponentState("kv_cache", "discarded", !has_cache);
     for (const EngineState state : kEngineStates) {
       series_
           .Gauge("somnus:engine_state", "1 for the state that the engine is in.",
@@ -426,6 +437,13 @@ class PrometheusMetrics : public Metrics {
   void SleepState(const char* name, bool on) {
     series_
         .Gauge("vllm:engine_sleep_state", "1 for the state that the engine is in.", {{"sleep_state", name}})
+        .Set(on ? 1 : 0);
+  }
+
+  void ComponentState(const char* component, const char* state, bool on) {
+    series_
+        .Gauge("vllm:engine_sleep_component_state", "1 for the state that each component is in.",
+               {{"component", component}, {"state", state}})
         .Set(on ? 1 : 0);
   }
 

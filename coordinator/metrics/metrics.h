@@ -67,7 +67,8 @@ class Metrics : public EngineObserver {
   virtual void OnGrammarCompiled(absl::Duration duration) = 0;
   // An operator's call has begun and ended: "sleep", "release_kv_cache_memory" or "wake".
   virtual void OnSleepOperationBegan(const std::string& operation) = 0;
-  virtual void OnSleepOperationEnded(const std::string& operation, absl::Duration duration) = 0;
+  virtual void OnSleepOperationEnded(const std::string& operation, absl::Duration duration,
+                                     bool succeeded) = 0;
   virtual void OnHttpRequest(const std::string& handler, const std::string& method, int status,
                              double seconds) = 0;
 

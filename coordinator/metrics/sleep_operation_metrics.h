@@ -1,6 +1,6 @@
 #pragma once
-// Operators' calls that put models to sleep or wake them, under vLLM's names, without a model's label.
-// Internal to coordinator/metrics. Thread safe.
+// Operators' calls that put models to sleep or wake them, under vLLM's names, without a model's label. vLLM's
+// later names have `rl_` in them; dashboards ask for either. Internal to coordinator/metrics. Thread safe.
 
 #include <prometheus/registry.h>
 
@@ -15,22 +15,32 @@ class SleepOperationMetrics {
  public:
   // The registry outlives this object.
   explicit SleepOperationMetrics(prometheus::Registry* registry) : series_(registry, {}) {
-    for (const char* const operation : {"sleep", "release_kv_cache_memory", "wake"}) InFlight(operation);
+    for (const char* const operation : {"sleep", "release_kv_cache_memory", "wake"})
+      AddInFlight(operation, 0);
   }
 
-  void Begin(const std::string& operation) { InFlight(operation).Increment(); }
-  void End(const std::string& operation, absl::Duration duration) {
-    InFlight(operation).Decrement();
+  void Begin(const std::string& operation) { AddInFlight(operation, 1); }
+  void End(const std::string& operation, absl::Duration duration, bool succeeded) {
+    AddInFlight(operation, -1);
+    for (const char* const name :
+         {"vllm:sleep_mode_operation_duration_seconds", "vllm:rl_sleep_mode_operation_duration_seconds"}) {
+      series_
+          .Histogram(name, "Duration of calls to sleep or to wake up.", kSleepOperationBuckets,
+                     {{"operation", operation}})
+          .Observe(absl::ToDoubleSeconds(duration));
+    }
     series_
-        .Histogram("vllm:sleep_mode_operation_duration_seconds", "Duration of calls to sleep or to wake up.",
-                   kSleepOperationBuckets, {{"operation", operation}})
-        .Observe(absl::ToDoubleSeconds(duration));
+        .Counter("vllm:rl_sleep_mode_operations_total", "Calls to sleep or to wake up, by their outcome.",
+                 {{"operation", operation}, {"status", succeeded ? "success" : "error"}})
+        .Increment();
   }
 
  private:
-  prometheus::Gauge& InFlight(const std::string& operation) {
-    return series_.Gauge("vllm:sleep_mode_operations_in_flight", "Calls to sleep or to wake up under way.",
-                         {{"operation", operation}});
+  void AddInFlight(const std::string& operation, int change) {
+    for (const char* const name :
+         {"vllm:sleep_mode_operations_in_flight", "vllm:rl_sleep_mode_operations_in_flight"})
+      series_.Gauge(name, "Calls to sleep or to wake up under way.", {{"operation", operation}})
+          .Increment(change);
   }
 
   const Series series_;

@@ -36,6 +36,8 @@ void ReadBeamSearch(FieldReader* fields, const ServedModel& model, const ApiLimi
                     GenerateParams* params) {
   if (!fields->Bool("use_beam_search").value_or(false)) return;
   if (params->stream) fields->Fail("stream", "Streaming is not currently supported with beam search");
+  if (params->return_weight_versions)
+    fields->Fail("return_weight_versions", "return_weight_versions is not supported with beam search");
   if (params->echo_only) fields->Fail("max_tokens", "max_tokens must be at least 1 with beam search");
   if (2 * static_cast<int64_t>(params->n) > model.config.vocab_size)
     fields->Fail("n", absl::StrCat("n must be at most half of the vocabulary of ", model.config.vocab_size,

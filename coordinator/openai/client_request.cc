@@ -62,12 +62,20 @@ RequestOutput TakeFirstToken(RequestOutput* output) {
 
 class ClientRequest::Sink : public OutputSink {
  public:
-  Sink(std::shared_ptr<OutputQueue> queue, int32_t index) : queue_(std::move(queue)), index_(index) {}
-  void OnOutput(RequestOutput output) override { queue_->Push(index_, std::move(output)); }
+  // `labels`: null where the response does not tell versions.
+  Sink(std::shared_ptr<OutputQueue> queue, int32_t index, std::shared_ptr<const WeightLabels> labels)
+      : queue_(std::move(queue)), index_(index), labels_(std::move(labels)) {}
+  // A label that an operator sets during a pause is of later tokens alone, hence the look at the labels on
+  // this thread.
+  void OnOutput(RequestOutput output) override {
+    std::string name = labels_ == nullptr ? "" : labels_->NameOf(output.weights_version);
+    queue_->Push({index_, std::move(output), std::move(name)});
+  }
 
  private:
   const std::shared_ptr<OutputQueue> queue_;
   const int32_t index_;
+  const std::shared_ptr<const WeightLabels> labels_;
 };
 
 // For a beam search: the answers come with the last output, which holds for each choice.
@@ -82,7 +90,7 @@ class ClientRequest::BeamSink : public OutputSink {
     for (int32_t i = 0; i < count_; ++i) {
       RequestOutput answer = output;
       if (static_cast<size_t>(i) < beams.size()) answer.beams.push_back(std::move(beams[i]));
-      answers.emplace_back(first_ + i, std::move(answer));
+      answers.push_back({first_ + i, std::move(answer)});
     }
     queue_->PushAll(std::move(answers));
   }
@@ -157,7 +165,8 @@ EngineRequest ClientRequest::MakeRequest(int32_t index, const PromptIds& ids,
   request.first_token_by = params_->times.first_token_by;
   request.sink = HasBeams()
                      ? std::shared_ptr<OutputSink>(std::make_shared<BeamSink>(queue_, index, params_->n))
-                     : std::make_shared<Sink>(queue_, index);
+                     : std::make_shared<Sink>(
+                           queue_, index, params_->return_weight_versions ? model_->weight_labels : nullptr);
   return request;
 }
 
@@ -208,19 +217,22 @@ void ClientRequest::Abort() {
 
 std::vector<ChoiceUpdate> ClientRequest::Take() {
   std::vector<ChoiceUpdate> updates;
-  for (auto& [index, output] : queue_->TakeAll()) {
-    if (choices_[index].processor.finished()) continue;  // made before the engine saw the abort
-    Process(index, std::move(output), &updates);
+  for (OutputQueue::Queued& queued : queue_->TakeAll()) {
+    if (choices_[queued.index].processor.finished()) continue;  // made before the engine saw the abort
+    Process(std::move(queued), &updates);
   }
   if (queue_->overflowed()) Abort();
   return updates;
 }
 
-void ClientRequest::Process(int32_t index, RequestOutput output, std::vector<ChoiceUpdate>* updates) {
+void ClientRequest::Process(OutputQueue::Queued queued, std::vector<ChoiceUpdate>* updates) {
+  const int32_t index = queued.index;
+  RequestOutput& output = queued.output;
   UnfoldBeam(&output);
   if (output.moments != nullptr) NoteMoments(*output.moments);
   const auto add = [&](RequestOutput part) {
     ChoiceUpdate update = ProcessOne(index, std::move(part));
+    update.delta.weights_name = queued.weights_name;
     best_of_ == nullptr ? updates->push_back(std::move(update)) : best_of_->Add(std::move(update), updates);
   };
   if (choices_[index].turn == nullptr) return add(std::move(output));

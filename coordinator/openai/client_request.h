@@ -83,7 +83,7 @@ class ClientRequest {
   EngineRequest MakeRequest(int32_t index, const PromptIds& ids,
                             const std::shared_ptr<const SamplingParams>& sampling) const;
   // An answer that is taken apart gives an update for each token.
-  void Process(int32_t index, RequestOutput output, std::vector<ChoiceUpdate>* updates);
+  void Process(OutputQueue::Queued queued, std::vector<ChoiceUpdate>* updates);
   ChoiceUpdate ProcessOne(int32_t index, RequestOutput output);
   void CountEnd(const Choice& choice, FinishReason reason);
   void NoteMoments(const RequestMoments& moments);

@@ -64,7 +64,7 @@ struct GenerateParams {
   int32_t num_top_logprobs = 0;  // alternatives per token
   bool prompt_logprobs = false;  // the response has prompt_logprobs
   bool return_token_ids = false;
-  bool return_weight_versions = false;  // each choice has the version of the weights of each token
+  bool return_weight_versions = false;  // each choice says which weights computed which tokens
   bool tokens_as_ids = false;           // logprobs name tokens "token_id:17"
   bool stream = false;
   bool include_usage = false;

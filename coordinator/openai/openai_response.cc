@@ -38,7 +38,7 @@ struct ChoiceText {
   CollectedTurn turn;      // of a chat answer
   bool has_calls = false;  // tool calls have come
   std::vector<int32_t> token_ids;
-  std::vector<int64_t> weight_versions;  // of token_ids
+  WeightVersionSpans weight_versions;
   CompletionLogprobs logprobs;
   std::string chat_logprobs;  // entries of logprobs.content
   std::vector<Logprobs> prompt_logprobs;
@@ -114,7 +114,6 @@ class Writer : public ResponseWriter {
     delta->text.clear();
     delta->events.clear();
     delta->token_ids.clear();
-    delta->weight_versions.clear();
     delta->logprobs.clear();
     delta->stop_string.reset();
     delta->stop_token_id.reset();
@@ -138,7 +137,7 @@ class WholeWriter : public Writer {
     for (Logprobs& position : delta.prompt_logprobs) choice.prompt_logprobs.push_back(std::move(position));
     const bool finished = delta.finish_reason != FinishReason::kNone;
     if (params_.echo_only) DropOutput(&delta);
-    SetWeightVersions(params_, &delta);
+    if (params_.return_weight_versions) choice.weight_versions.Add(delta);
     if (!choice.started && (finished || !delta.token_ids.empty())) {
       choice.started = true;
       if (params_.echo) {
@@ -153,8 +152,6 @@ class WholeWriter : public Writer {
     if (params_.return_token_ids) {
       choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
     }
-    choice.weight_versions.insert(choice.weight_versions.end(), delta.weight_versions.begin(),
-                                  delta.weight_versions.end());
     AddLogprobs(delta, &choice);
     if (finished) choice.last = std::move(delta);
     return "";
@@ -231,7 +228,7 @@ class WholeWriter : public Writer {
     } else {
       *out += "null";
     }
-    AppendWeightVersions(params_, choice.weight_versions, out);
+    if (params_.return_weight_versions) choice.weight_versions.Write(out);
     if (!params_.chat) WritePromptParts(index, out);
     *out += '}';
   }
@@ -253,7 +250,7 @@ class StreamWriter : public Writer {
     const bool finished = delta.finish_reason != FinishReason::kNone;
     std::string out;
     if (params_.echo_only) DropOutput(&delta);
-    SetWeightVersions(params_, &delta);
+    if (params_.return_weight_versions) choice.weight_versions.Add(delta);
     if (!choice.started && (finished || !delta.token_ids.empty())) {
       choice.started = true;
       Begin(update.index, usage, &out);
@@ -288,17 +285,13 @@ class StreamWriter : public Writer {
 
  private:
   // Whether events tell of tokens also where the tokens have no text.
-  bool TellsTokens() const {
-    return params_.logprobs || params_.return_token_ids || params_.return_weight_versions;
-  }
+  bool TellsTokens() const { return params_.logprobs || params_.return_token_ids; }
   // `bytes`: the size of `delta` before the log-probabilities were moved to the choice.
   void Hold(const OutputDelta& delta, int64_t bytes, ChoiceText* choice) {
     OutputDelta& held = choice->held;
     held.text += delta.text;
     held.events.insert(held.events.end(), delta.events.begin(), delta.events.end());
     held.token_ids.insert(held.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
-    held.weight_versions.insert(held.weight_versions.end(), delta.weight_versions.begin(),
-                                delta.weight_versions.end());
     choice->held_bytes += bytes;
     held_bytes_ += bytes;
   }
@@ -307,7 +300,6 @@ class StreamWriter : public Writer {
     delta->text = std::exchange(choice->held.text, "");
     delta->events = std::exchange(choice->held.events, {});
     delta->token_ids = std::exchange(choice->held.token_ids, {});
-    delta->weight_versions = std::exchange(choice->held.weight_versions, {});
     held_bytes_ -= std::exchange(choice->held_bytes, 0);
   }
 
@@ -342,19 +334,16 @@ class StreamWriter : public Writer {
     if (params_.answer == nullptr) return WriteEvent(index, delta, usage, out);
     OutputDelta part;
     part.token_ids = std::exchange(delta.token_ids, {});
-    part.weight_versions = std::exchange(delta.weight_versions, {});
     bool wrote = false;
     for (TurnEvent& event : delta.events) {
       if (!IsTold(event)) continue;
       part.events = {std::move(event)};
       WriteEvent(index, part, usage, out);
       part.token_ids.clear();
-      part.weight_versions.clear();
       wrote = true;
     }
     if (wrote && delta.finish_reason == FinishReason::kNone) return;
     delta.token_ids = std::move(part.token_ids);
-    delta.weight_versions = std::move(part.weight_versions);
     delta.events.clear();
     WriteEvent(index, delta, usage, out);
   }
@@ -392,7 +381,7 @@ class StreamWriter : public Writer {
         AppendIds(PromptOf(index).ids, out);
       }
     }
-    AppendWeightVersions(params_, delta.weight_versions, out);
+    if (finished && params_.return_weight_versions) choices_[index].weight_versions.Write(out);
     *out += "}]";
     if (finished && weights_version_ > 0) absl::StrAppend(out, ",\"weight_version\":", weights_version_);
     EndEvent(usage, out);

@@ -34,8 +34,6 @@ struct OutputDelta {
   bool touches_reasoning = false;    // token_ids are of the reasoning, or end a marker of the reasoning
   std::vector<float> pooled;         // as of RequestOutput
   std::vector<int32_t> token_ids;
-  std::vector<int64_t>
-      weight_versions;             // parallel to token_ids, once a writer that tells versions has set it
   std::vector<Logprobs> logprobs;  // parallel to token_ids, when requested
   std::vector<Logprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
@@ -45,6 +43,7 @@ struct OutputDelta {
   absl::Status error;
   int32_t num_cached_tokens = 0;
   int64_t weights_version = 0;     // as of RequestOutput
+  std::string weights_name;        // as of OutputQueue::Queued
   bool engine_still_runs = false;  // a stop string has ended the choice: the caller aborts the request
 };
 

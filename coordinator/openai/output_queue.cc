@@ -18,21 +18,21 @@ int64_t Bytes(const RequestOutput& output) {
 
 }  // namespace
 
-void OutputQueue::Push(int32_t index, RequestOutput output) {
+void OutputQueue::Push(Queued output) {
   Outputs one;
-  one.emplace_back(index, std::move(output));
+  one.push_back(std::move(output));
   PushAll(std::move(one));
 }
 
 void OutputQueue::PushAll(Outputs outputs) {
   {
     absl::MutexLock lock(&mutex_);
-    for (auto& [index, output] : outputs) {
-      if (bytes_ > max_bytes_ && output.finish_reason == FinishReason::kNone) {
+    for (Queued& queued : outputs) {
+      if (bytes_ > max_bytes_ && queued.output.finish_reason == FinishReason::kNone) {
         overflowed_ = true;
       } else {
-        bytes_ += Bytes(output);
-        outputs_.emplace_back(index, std::move(output));
+        bytes_ += Bytes(queued.output);
+        outputs_.push_back(std::move(queued));
       }
     }
     if (std::exchange(signalled_, true)) return;

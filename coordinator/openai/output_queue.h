@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,9 +22,15 @@ class OutputQueue {
   OutputQueue(int64_t max_bytes, std::function<void()> on_ready)
       : max_bytes_(max_bytes), on_ready_(std::move(on_ready)) {}
 
-  using Outputs = std::vector<std::pair<int32_t, RequestOutput>>;  // with the index of the choice
+  struct Queued {
+    int32_t index = 0;  // of the choice
+    RequestOutput output;
+    // The name of the weights that computed the tokens (weight_labels.h), as of the step; empty: nobody asks.
+    std::string weights_name;
+  };
+  using Outputs = std::vector<Queued>;
 
-  void Push(int32_t index, RequestOutput output);
+  void Push(Queued output);
   // A caller that takes an output takes all outputs.
   void PushAll(Outputs outputs);
   Outputs TakeAll();

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/utf8.h"
 #include "coordinator/http/json_body.h"
 
@@ -102,15 +101,23 @@ void AppendIds(const std::vector<int32_t>& ids, std::string* out) {
   *out += ']';
 }
 
-void SetWeightVersions(const GenerateParams& params, OutputDelta* delta) {
-  if (params.return_weight_versions)
-    delta->weight_versions.assign(delta->token_ids.size(), delta->weights_version);
+void WeightVersionSpans::Add(const OutputDelta& delta) {
+  if (delta.token_ids.empty()) return;
+  const int64_t begin = spans_.empty() ? 0 : spans_.back().end;
+  if (spans_.empty() || spans_.back().name != delta.weights_name) spans_.push_back({delta.weights_name});
+  spans_.back().end = begin + static_cast<int64_t>(delta.token_ids.size());
 }
 
-void AppendWeightVersions(const GenerateParams& params, const std::vector<int64_t>& versions,
-                          std::string* out) {
-  if (params.return_weight_versions)
-    absl::StrAppend(out, ",\"weight_versions\":[", absl::StrJoin(versions, ","), "]");
+void WeightVersionSpans::Write(std::string* out) const {
+  *out += ",\"weight_versions\":[";
+  int64_t begin = 0;
+  for (const Span& span : spans_) {
+    *out += begin == 0 ? "{\"version\":" : ",{\"version\":";
+    AppendJsonString(span.name, out);
+    absl::StrAppend(out, ",\"start\":", begin, ",\"end\":", span.end, "}");
+    begin = span.end;
+  }
+  *out += ']';
 }
 
 void AppendStopReason(const OutputDelta& delta, std::string* out) {

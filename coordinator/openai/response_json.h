@@ -22,13 +22,25 @@ void AppendHead(const GenerateParams& params, const std::string& model, const ch
                 std::string* out);
 void AppendUsage(const UsageCounts& usage, std::string* out);
 void AppendIds(const std::vector<int32_t>& ids, std::string* out);
-// Sets the version of each token of the delta, where the response tells versions.
-void SetWeightVersions(const GenerateParams& params, OutputDelta* delta);
-// Appends `,"weight_versions":[...]` where the response tells versions.
-void AppendWeightVersions(const GenerateParams& params, const std::vector<int64_t>& versions,
-                          std::string* out);
 // Appends a stop string, a token's id or null.
 void AppendStopReason(const OutputDelta& delta, std::string* out);
+
+// Which weights computed the tokens of a choice, as vLLM's spans: a name, the index of the first token and
+// the index behind the last one. Tokens count from the first token of the choice, also in streams.
+class WeightVersionSpans {
+ public:
+  // The tokens of the delta follow. To be called only where the response tells versions.
+  void Add(const OutputDelta& delta);
+  // Appends `,"weight_versions":[{"version","start","end"}, ...]`.
+  void Write(std::string* out) const;
+
+ private:
+  struct Span {
+    std::string name;
+    int64_t end = 0;
+  };
+  std::vector<Span> spans_;  // each begins at the end of the one before
+};
 
 // The log-probabilities of a completion's choice as growing parallel arrays. text_offset counts characters
 // from the start of the choice's text.

@@ -20,6 +20,7 @@
 #include "coordinator/openai/request_history.h"
 #include "coordinator/request/pooling_options.h"
 #include "coordinator/residency/rank_checksums.h"
+#include "coordinator/residency/weight_labels.h"
 #include "coordinator/structured/gate_options.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/tools/template_traits.h"
@@ -86,7 +87,8 @@ struct ServedModel {
   // operators.
   std::function<absl::StatusOr<ModelChecksums>()> weight_checksums;
   std::shared_ptr<ChecksumSnapshot> weight_snapshot =
-      std::make_shared<ChecksumSnapshot>();  // of all listeners
+      std::make_shared<ChecksumSnapshot>();                                        // of all listeners
+  std::shared_ptr<WeightLabels> weight_labels = std::make_shared<WeightLabels>();  // of all listeners
   ModelConfig config;
   int32_t max_token_bytes = 0;                      // LongestToken(*tokenizer); set by ModelTable
   std::shared_ptr<const WordSpeller> word_speller;  // of the tokenizer; ModelTable replaces null

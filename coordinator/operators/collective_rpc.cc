@@ -26,13 +26,13 @@ struct Method {
 };
 
 const std::vector<Method>& Methods() {
-  static const auto* const methods =
-      new std::vector<Method>{{"get_status", {}},
-                              // weights_path is vLLM's name of path
-                              {"reload_weights", {"path", "mode", "weight_version", "weights_path"}},
-                              {"reset_prefix_cache", {}},
-                              {"sleep", {"level", "mode", "tags", "force"}},
-                              {"wake_up", {"tags"}}};
+  static const auto* const methods = new std::vector<Method>{
+      {"get_status", {}},
+      // weights_path is vLLM's name of path
+      {"reload_weights", {"path", "mode", "weight_version", "weights_path", "weight_label"}},
+      {"reset_prefix_cache", {}},
+      {"sleep", {"level", "mode", "tags", "force"}},
+      {"wake_up", {"tags"}}};
   return *methods;
 }
 
@@ -102,6 +102,10 @@ std::optional<ApiError> ReadReload(const Json& arguments, WeightsRequest* reques
   if (const Json version = arguments.value("weight_version", Json()); !version.is_null()) {
     request->version = ReadWhole(version).value_or(0);
     if (auto error = CheckWeightsVersion(request->version)) return error;
+  }
+  if (const Json label = arguments.value("weight_label", Json()); !label.is_null()) {
+    request->label = label.is_string() ? label.get<std::string>() : "";
+    if (auto error = CheckWeightLabel("weight_label", request->label)) return error;
   }
   return ReadMode(arguments, &request->mode);
 }

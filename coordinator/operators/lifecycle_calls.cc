@@ -7,6 +7,7 @@
 #include "base/memory_tags.h"
 #include "base/monotonic.h"
 #include "base/request_bounds.h"
+#include "base/utf8.h"
 #include "coordinator/metrics/metrics.h"
 #include "proto/missing_memory.h"
 
@@ -26,14 +27,16 @@ class CountedOperation {
     if (metrics_ != nullptr) metrics_->OnSleepOperationBegan(operation_);
   }
   ~CountedOperation() {
-    if (metrics_ != nullptr) metrics_->OnSleepOperationEnded(operation_, MonotonicNow() - begin_);
+    if (metrics_ != nullptr) metrics_->OnSleepOperationEnded(operation_, MonotonicNow() - begin_, succeeded_);
   }
   CountedOperation(const CountedOperation&) = delete;
+  void NoteSuccess() { succeeded_ = true; }
 
  private:
   const std::shared_ptr<Metrics> metrics_;
   const char* const operation_;
   const MonotonicTime begin_ = MonotonicNow();
+  bool succeeded_ = false;
 };
 
 // States that end without an operator, or with the process.
@@ -89,7 +92,7 @@ ApiError LifecycleError(const absl::Status& status, const Engine& engine) {
 
 absl::StatusOr<SleepResult> SleepEngine(const ServedModel& model, const SleepRequest& request,
                                         const char* operation) {
-  const CountedOperation counted(model, operation);
+  CountedOperation counted(model, operation);
   Engine* const engine = model.engine.get();
   const MonotonicTime start = MonotonicNow();
   SleepResult result;
@@ -98,12 +101,14 @@ absl::StatusOr<SleepResult> SleepEngine(const ServedModel& model, const SleepReq
     const absl::StatusOr<absl::Duration> paused =
         PauseEngine(engine, {.mode = request.mode, .clear_cache = false});
     if (!paused.ok()) return paused.status();
+    counted.NoteSuccess();
     result.level = engine->Stats().sleep_level;
     result.duration = *paused;
     return result;
   }
   absl::StatusOr<TransitionReport> report = engine->Sleep(request);
   if (!report.ok()) return report.status();
+  counted.NoteSuccess();
   result.already_asleep = !report->changed();
   result.level = engine->Stats().sleep_level;
   // A wake-up that came right after this call does not change what the call did, hence the maximum.
@@ -115,11 +120,12 @@ absl::StatusOr<SleepResult> SleepEngine(const ServedModel& model, const SleepReq
 
 absl::StatusOr<WakeUpResult> WakeUpEngine(const ServedModel& model, const std::vector<std::string>& tags,
                                           std::optional<bool> load_weights) {
-  const CountedOperation operation(model, "wake");
+  CountedOperation counted(model, "wake");
   Engine* const engine = model.engine.get();
   const MonotonicTime start = MonotonicNow();
   absl::StatusOr<TransitionReport> report = engine->WakeUp(tags, load_weights);
   if (!report.ok()) return report.status();
+  counted.NoteSuccess();
   WakeUpResult result;
   result.awake = engine->state() == EngineState::kAwake;
   result.already_resident = !report->changed();
@@ -143,6 +149,11 @@ int AbortRequests(const ServedModel& model, const std::optional<std::vector<std:
 std::optional<ApiError> CheckWeightsVersion(int64_t version) {
   if (version >= 1) return std::nullopt;
   return BadRequest("weight_version", "weight_version must be a whole number, at least 1");
+}
+
+std::optional<ApiError> CheckWeightLabel(const char* field, const std::string& label) {
+  if (!label.empty() && label.size() <= kMaxWeightLabelBytes && IsUtf8(label)) return std::nullopt;
+  return BadRequest(field, absl::StrCat(field, " must be a text of 1 to ", kMaxWeightLabelBytes, " bytes"));
 }
 
 absl::StatusOr<WeightsResult> ReloadEngine(Engine* engine, const WeightsRequest& request) {

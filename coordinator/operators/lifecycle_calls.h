@@ -54,6 +54,8 @@ std::optional<SleepMode> ParseSleepMode(absl::string_view word);
 ApiError BadSleepMode();
 std::optional<ApiError> CheckRollGrace(double seconds);
 std::optional<ApiError> CheckWeightsVersion(int64_t version);
+// `field`: the label's name in the request.
+std::optional<ApiError> CheckWeightLabel(const char* field, const std::string& label);
 
 // The HTTP error of a call that the engine has refused or could not do. The status is the status of
 // FromStatus, with two exceptions. A call that fails again until an operator has done something else is a

@@ -14,8 +14,6 @@
 namespace somnus {
 namespace {
 
-constexpr JsonLimits kBodyLimits = {.max_depth = 64, .max_values = 100'000};
-
 std::vector<std::string> KnownNames(Route route) {
   switch (route) {
     case Route::kSleep:
@@ -33,7 +31,7 @@ std::vector<std::string> KnownNames(Route route) {
     case Route::kUnloadAdapter:
       return {"lora_name", "lora_int_id"};
     case Route::kReloadWeights:
-      return {"path", "mode", "weight_version"};
+      return {"path", "mode", "weight_version", "weight_label"};
     case Route::kUpdateWeightVersion:
       return {"new_version"};
     case Route::kWeightChecker:
@@ -132,7 +130,7 @@ std::variant<LifecycleParameters, ApiError> ReadParameters(const RouteSpec& spec
     for (std::string& value : QueryValues(query, name)) parameters.Add(name, std::move(value));
   }
   if (ReadsBody(spec.route)) return parameters;
-  const absl::StatusOr<nlohmann::json> object = ParseJsonObject(body, kBodyLimits);
+  const absl::StatusOr<nlohmann::json> object = ParseJsonObject(body, JsonLimits());
   if (!object.ok()) return parameters;
   const LifecycleParameters of_query = parameters;
   for (const auto& [name, value] : object->items()) {

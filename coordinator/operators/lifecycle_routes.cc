@@ -23,10 +23,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-HttpResponse Slept(const ServedModel& model, const SleepRequest& request, const char* operation) {
+HttpResponse Slept(const ServedModel& model, const SleepRequest& request, const char* operation,
+                   const char* done) {
   const absl::StatusOr<SleepResult> result = SleepEngine(model, request, operation);
   if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *model.engine));
-  return JsonResponse(Json{{"status", "sleeping"},
+  return JsonResponse(Json{{"status", done},
                            {"level", result->level},
                            {"already_asleep", result->already_asleep},
                            {"freed_bytes", ToJson(result->report.freed_bytes())},
@@ -45,14 +46,14 @@ HttpResponse SleepResponse(const ServedModel& model, const LifecycleParameters& 
   request.tags = parameters.Tags();
   if (const auto error = CheckSleepTags(request.level, request.tags)) return ErrorResponse(*error);
   if (const auto error = parameters.ReadBool("force", &request.force)) return ErrorResponse(*error);
-  return Slept(model, request, "sleep");
+  return Slept(model, request, "sleep", "sleeping");
 }
 
 // The memory of the KV cache alone: the weights stay, so that they can be replaced meanwhile.
 HttpResponse ReleaseKvCacheResponse(const ServedModel& model, const LifecycleParameters& parameters) {
   SleepRequest request = {.tags = {kKvCacheTag}};
   if (const auto error = parameters.ReadMode(&request.mode)) return ErrorResponse(*error);
-  return Slept(model, request, "release_kv_cache_memory");
+  return Slept(model, request, "release_kv_cache_memory", "kv_cache_released");
 }
 
 HttpResponse Woken(const ServedModel& model, const std::vector<std::string>& tags,
@@ -60,7 +61,7 @@ HttpResponse Woken(const ServedModel& model, const std::vector<std::string>& tag
   const absl::StatusOr<WakeUpResult> result = WakeUpEngine(model, tags, load_weights);
   if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *model.engine));
   return JsonResponse(Json{{"status", result->awake ? "awake" : "sleeping"},
-                           {"tags", tags.empty() ? Json(nullptr) : Json(tags)},
+                           {"tags_woken", tags.empty() ? Json(nullptr) : Json(tags)},
                            {"already_resident", result->already_resident},
                            {"mapped_bytes", ToJson(result->report.mapped_bytes())},
                            {"tag_states", TagStatesJson(result->report)},
@@ -151,6 +152,10 @@ HttpResponse ReloadResponse(Engine* engine, const LifecycleParameters& parameter
     if (!absl::SimpleAtoi(versions.back(), &request.version)) request.version = 0;
     if (const auto error = CheckWeightsVersion(request.version)) return ErrorResponse(*error);
   }
+  if (const auto labels = parameters.Values("weight_label"); !labels.empty()) {
+    request.label = labels.back();
+    if (const auto error = CheckWeightLabel("weight_label", request.label)) return ErrorResponse(*error);
+  }
   const absl::StatusOr<WeightsResult> result = ReloadEngine(engine, request);
   if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *engine));
   return JsonResponse(Json{{"status", "reloaded"},
@@ -181,20 +186,19 @@ HttpResponse UnloadAdapterResponse(const ServedModel& model, const LifecyclePara
       Json{{"status", "unloaded"}, {"lora_name", name}, {"seconds", absl::ToDoubleSeconds(*unloaded)}});
 }
 
-// vLLM has a name for its weights there. Here the version says which weights every token was computed with,
-// so every change of the weights gives a new version, and nothing else does.
-HttpResponse UpdateVersionResponse(const Engine& engine, const LifecycleParameters& parameters) {
-  const std::vector<std::string>& versions = parameters.Values("new_version");
-  int64_t version = 0;
-  if (versions.empty() || !absl::SimpleAtoi(versions.back(), &version) || version < 1)
-    return ErrorResponse(BadRequest("new_version", "new_version must be a whole number, at least 1"));
-  const int64_t current = engine.Stats().weights_version;
-  if (version == current) return JsonResponse(Json{{"success", true}, {"new_version", version}});
-  const std::string held =
-      current == 0 ? "there are no weights" : absl::StrCat("the weights are those of version ", current);
-  return ErrorResponse({409,
-                        absl::StrCat(held, "; weight_version of a reload or an update says the next one"),
-                        "new_version"});
+// Names the weights that there are. Their number stays, and so do the names of tokens that have come.
+HttpResponse UpdateVersionResponse(const ServedModel& model, const LifecycleParameters& parameters) {
+  const std::vector<std::string>& labels = parameters.Values("new_version");
+  const std::string label = labels.empty() ? "" : labels.back();
+  if (const auto error = CheckWeightLabel("new_version", label)) return ErrorResponse(*error);
+  const int64_t version = model.engine->Stats().weights_version;
+  if (version == 0) {
+    return ErrorResponse({409,
+                          "there are no weights that could have a name: a reload or an update comes first",
+                          "new_version"});
+  }
+  model.weight_labels->Set(version, label);
+  return JsonResponse(Json{{"success", true}, {"new_version", label}});
 }
 
 }  // namespace
@@ -236,9 +240,9 @@ HttpResponse AnswerLifecycle(const RouteSpec& spec, const ModelTable& models, co
     case Route::kReloadWeights:
       return ReloadResponse(engine, parameters);
     case Route::kUpdateWeightVersion:
-      return UpdateVersionResponse(*engine, parameters);
+      return UpdateVersionResponse(model, parameters);
     case Route::kWeightChecker:
-      return CheckWeights(model, parameters);
+      return CheckWeights(model, parameters, body);
     case Route::kReleaseKvCache:
       return ReleaseKvCacheResponse(model, parameters);
     case Route::kResumeKvCache:

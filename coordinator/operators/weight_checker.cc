@@ -1,8 +1,10 @@
 #include "coordinator/operators/weight_checker.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/monotonic.h"
+#include "coordinator/http/json_body.h"
 
 namespace somnus {
 namespace {
@@ -98,6 +101,63 @@ std::string ChecksumOf(const ModelChecksums& sums) {
   return combined.Hex();
 }
 
+// By vLLM's names of ranks and tensors.
+std::map<std::string, std::string> ByName(const ModelChecksums& sums) {
+  std::map<std::string, std::string> named;
+  for (const RankChecksums& rank : sums) {
+    const std::string prefix =
+        absl::StrCat("dp", rank.replica, ":pp", rank.stage, ":pcp0:tp", rank.rank_of_stage, ":");
+    for (const TensorChecksum& tensor : rank.tensors)
+      named[absl::StrCat(prefix, tensor.name)] = absl::StrFormat("%016x", tensor.checksum);
+  }
+  return named;
+}
+
+// A client's own snapshot: checksums as an answer to `checksum` had them.
+struct Baseline {
+  std::optional<std::map<std::string, std::string>> checksums;  // nullopt: the body has none
+  std::optional<ApiError> error;
+};
+
+Baseline ReadBaseline(absl::string_view body) {
+  constexpr char kField[] = "baseline";
+  const absl::StatusOr<nlohmann::json> object = ParseJsonObject(body, JsonLimits());
+  if (!object.ok()) return {};
+  const nlohmann::json given = object->value(kField, nlohmann::json());
+  if (given.is_null()) return {};
+  const auto is_text = [](const nlohmann::json& value) { return value.is_string(); };
+  if (!given.is_object() || !std::all_of(given.begin(), given.end(), is_text))
+    return {.checksums = std::nullopt,
+            .error = BadRequest(kField, "baseline must be the object `checksums` of an earlier answer")};
+  return {.checksums = given.get<std::map<std::string, std::string>>(), .error = std::nullopt};
+}
+
+// vLLM's answer: the names whose checksums differ, or that one side alone has.
+Json Comparison(const std::map<std::string, std::string>& before,
+                const std::map<std::string, std::string>& now) {
+  std::set<std::string> mismatches;
+  for (const auto& [name, checksum] : now) {
+    const auto found = before.find(name);
+    if (found == before.end() || found->second != checksum) mismatches.insert(name);
+  }
+  for (const auto& [name, checksum] : before) {
+    if (now.count(name) == 0) mismatches.insert(name);
+  }
+  return {{"match", mismatches.empty()}, {"mismatches", mismatches}};
+}
+
+// Nullopt: there is such an action.
+std::optional<ApiError> CheckAction(const std::string& action) {
+  if (action == "checksum" || action == "snapshot" || action == "compare") return std::nullopt;
+  // vLLM writes zeros over weights that it goes on to serve.
+  if (action == "reset")
+    return BadRequest(
+        "action",
+        "there is no reset: a sleep at level 2 and a wake-up with load_weights=false leave stale "
+        "weights, which nobody is served with until an update or a reload has brought all");
+  return BadRequest("action", "action must be checksum, snapshot or compare");
+}
+
 HttpResponse Conflict(std::string message) { return ErrorResponse({409, std::move(message), ""}); }
 
 // Of the worker's words about the state of the weights; other errors are the server's.
@@ -108,21 +168,24 @@ HttpResponse NoChecksums(const absl::Status& status) {
 
 }  // namespace
 
-HttpResponse CheckWeights(const ServedModel& model, const LifecycleParameters& parameters) {
+HttpResponse CheckWeights(const ServedModel& model, const LifecycleParameters& parameters,
+                          absl::string_view body) {
   const std::vector<std::string>& actions = parameters.Values("action");
   const std::string action = actions.empty() ? "" : actions.back();
-  if (action != "checksum" && action != "snapshot" && action != "compare")
-    return ErrorResponse(BadRequest("action", "action must be checksum, snapshot or compare"));
+  if (const auto error = CheckAction(action)) return ErrorResponse(*error);
   bool with_tensors = false;
   if (const auto error = parameters.ReadBool("tensors", &with_tensors)) return ErrorResponse(*error);
+  const Baseline baseline = action == "compare" ? ReadBaseline(body) : Baseline();
+  if (baseline.error.has_value()) return ErrorResponse(*baseline.error);
   const std::optional<ModelChecksums> kept = model.weight_snapshot->Get();
-  if (action == "compare" && !kept.has_value())
+  if (action == "compare" && !kept.has_value() && !baseline.checksums.has_value())
     return Conflict("there is nothing to compare with: the action snapshot comes first");
   if (model.weight_checksums == nullptr)
     return ErrorResponse({501, "this server has no checksums of weights", ""});
   const MonotonicTime begin = MonotonicNow();
   absl::StatusOr<ModelChecksums> sums = model.weight_checksums();
   if (!sums.ok()) return NoChecksums(sums.status());
+  if (baseline.checksums.has_value()) return JsonResponse(Comparison(*baseline.checksums, ByName(*sums)));
   if (action == "compare") {
     if (const std::string differences = Differences(*kept, *sums); !differences.empty())
       return Conflict(absl::StrCat("the weights are not those of the snapshot: ", differences));
@@ -134,6 +197,7 @@ HttpResponse CheckWeights(const ServedModel& model, const LifecycleParameters& p
                  {"replicas_agree", ReplicasAgree(*sums)},
                  {"ranks", RanksOf(*sums, with_tensors)},
                  {"seconds", absl::ToDoubleSeconds(MonotonicNow() - begin)}};
+  if (action == "checksum") answer["checksums"] = ByName(*sums);
   if (action == "snapshot") model.weight_snapshot->Set(*std::move(sums));
   return JsonResponse(answer);
 }

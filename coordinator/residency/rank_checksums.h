@@ -22,6 +22,7 @@ struct TensorChecksum {
 
 struct RankChecksums {
   int32_t replica = 0, rank = 0;
+  int32_t stage = 0, rank_of_stage = 0;  // of a pipeline; else 0 and the rank
   int64_t weights_version = 0;
   std::vector<TensorChecksum> tensors;
 };

@@ -81,6 +81,7 @@ constexpr FieldSpec kOwnTop[] = {
     {"token_ids", kTokenIds, "the prompt", R"("minItems": 1, "examples": [[97, 98]])", false, true},
     {"sampling_params", kOther, "how tokens are chosen, and when they end", "", false, false,
      &SamplingFieldTable},
+    {"output_mode", kString, "tokens: the answer has token ids, and no text", R"("enum": ["tokens"])"},
     {"features", kOther, ""},
 };
 
@@ -102,6 +103,8 @@ void RefuseOthers(FieldReader* top, FieldReader* sampling) {
       fields->Fail(name, absl::StrCat(name, " is not supported"));
   };
   refuse(top, "features");
+  if (top->String("output_mode", 64).value_or("tokens") != "tokens")
+    top->Fail("output_mode", "output_mode must be tokens; /v1/completions takes token ids and gives a text");
   for (const char* name : {"extra_args", "logits_processors", "guided_decoding", "best_of"})
     refuse(sampling, name);
   sampling->Bool("detokenize");

@@ -19,7 +19,7 @@ class TokensWriter : public ResponseWriter {
       : params_(params), model_(model), choices_(params.prompts.size() * static_cast<size_t>(params.n)) {
     head_ = "{\"request_id\":";
     AppendJsonString(params.response_id, &head_);
-    head_ += ",\"choices\":[";
+    head_ += ",\"output_mode\":\"tokens\",\"choices\":[";
   }
 
   std::string OnUpdate(ChoiceUpdate update, const UsageCounts& usage) override {
@@ -33,9 +33,7 @@ class TokensWriter : public ResponseWriter {
       }
     }
     AddLogprobs(delta, &choice);
-    SetWeightVersions(params_, &delta);
-    choice.weight_versions.insert(choice.weight_versions.end(), delta.weight_versions.begin(),
-                                  delta.weight_versions.end());
+    if (params_.return_weight_versions) choice.weight_versions.Add(delta);
     choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
     const bool finished = delta.finish_reason != FinishReason::kNone;
     const bool has_tokens = !delta.token_ids.empty();
@@ -83,9 +81,9 @@ class TokensWriter : public ResponseWriter {
   // The outputs of a choice; in a stream, the outputs that are in no event yet.
   struct Choice {
     std::vector<int32_t> token_ids;
-    std::vector<int64_t> weight_versions;  // of token_ids
-    std::string logprobs;                  // entries of logprobs.content
+    std::string logprobs;  // entries of logprobs.content
     OutputDelta last;
+    WeightVersionSpans weight_versions;  // also of tokens that are in events
   };
 
   void AddLogprobs(const OutputDelta& delta, Choice* choice) {
@@ -119,11 +117,10 @@ class TokensWriter : public ResponseWriter {
     AppendStopReason(choice.last, out);
     *out += ",\"token_ids\":";
     AppendIds(choice.token_ids, out);
-    AppendWeightVersions(params_, choice.weight_versions, out);
+    if (params_.return_weight_versions && reason != FinishReason::kNone) choice.weight_versions.Write(out);
     *out += '}';
     std::string().swap(choice.logprobs);
     choice.token_ids.clear();
-    choice.weight_versions.clear();
   }
 
   const GenerateParams& params_;

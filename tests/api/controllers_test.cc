@@ -50,7 +50,7 @@ TEST_F(ControllersTest, ParametersMayBeInTheBody) {
   EXPECT_EQ(engine_->last_sleep().level, 2);
   EXPECT_EQ(engine_->last_sleep().mode, SleepMode::kWait);
   EXPECT_EQ(engine_->last_sleep().tags, (std::vector<std::string>{"kv_cache", "weights"}));
-  EXPECT_EQ(Call("POST", "/wake_up", R"({"tags": ["weights"], "load_weights": false})")["tags"],
+  EXPECT_EQ(Call("POST", "/wake_up", R"({"tags": ["weights"], "load_weights": false})")["tags_woken"],
             Json::array({"weights"}));
   EXPECT_EQ(engine_->load_weights(), false);
   Call("POST", "/wake_up", R"({"tags": null})");
@@ -104,16 +104,36 @@ TEST_F(ControllersTest, SmallRoutesThatTrainersAsk) {
   EXPECT_EQ(Call("GET", "/get_world_size"), (Json{{"world_size", 2}}));
   EXPECT_EQ(Call("GET", "/get_world_size?include_dp=false"), (Json{{"world_size", 2}}));
   EXPECT_EQ(Admin("GET", "/get_world_size?include_dp=maybe").status, 400);
-  EXPECT_EQ(Call("GET", "/weight_info"), (Json{{"weight_version", 1}}));
+  EXPECT_EQ(Call("GET", "/weight_info"), (Json{{"weight_version", "1"}}));
   for (const char* target : {"/reset_mm_cache", "/reset_encoder_cache"})
     EXPECT_EQ(Admin("POST", target).body, "") << target;
-  EXPECT_EQ(Call("POST", "/update_weight_version", R"({"new_version": 1})"),
-            (Json{{"success", true}, {"new_version", 1}}));
-  const HttpReply other = Admin("POST", "/update_weight_version", R"({"new_version": "9"})");
-  EXPECT_EQ(other.status, 409) << "no weights of version 9 have come";
-  EXPECT_EQ(Call("GET", "/weight_info")["weight_version"], 1);
-  ExpectRefused("/update_weight_version", R"({"new_version": "step-9"})", "new_version");
+}
+
+TEST_F(ControllersTest, ALabelIsOfTheWeightsThatThereAre) {
+  EXPECT_EQ(Call("POST", "/update_weight_version", R"({"new_version": "v8"})"),
+            (Json{{"success", true}, {"new_version", "v8"}}));
+  EXPECT_EQ(Call("GET", "/weight_info")["weight_version"], "v8");
+  EXPECT_EQ(Call("GET", "/server_info")["weight_version"], 1) << "the number stays";
   ExpectRefused("/update_weight_version", "", "new_version");
+  ExpectRefused("/update_weight_version", R"({"new_version": ""})", "new_version");
+  ExpectRefused("/update_weight_version?new_version=%ff", "", "new_version");
+  ExpectRefused("/update_weight_version", absl::StrCat("{\"new_version\": \"", std::string(129, 'v'), "\"}"),
+                "new_version");
+  EXPECT_EQ(Call("GET", "/weight_info")["weight_version"], "v8");
+  EXPECT_EQ(Call("POST", "/reload_weights")["weight_version"], 2);
+  EXPECT_EQ(Call("GET", "/weight_info")["weight_version"], "2")
+      << "new weights do not have the label of others";
+  Call("POST", "/update_weight_version?new_version=v9");
+  Call("POST", "/update_weight_version?new_version=v9b");
+  EXPECT_EQ(Call("GET", "/weight_info")["weight_version"], "v9b");
+}
+
+TEST(WeightLabels, TheOldestOfManyIsForgotten) {
+  WeightLabels labels;
+  for (int version = 1; version <= 17; ++version) labels.Set(version, absl::StrCat("v", version));
+  EXPECT_EQ(labels.NameOf(1), "1");
+  EXPECT_EQ(labels.NameOf(2), "v2");
+  EXPECT_EQ(labels.NameOf(17), "v17");
 }
 
 TEST_F(ControllersTest, TheTraceShowsTheLastSteps) {

@@ -194,10 +194,16 @@ TEST_F(GrpcServicesTest, WeightsAreReloaded) {
   EXPECT_EQ(response.weights_version(), 2);
   EXPECT_EQ(engine_->last_reload().path, "/models/b");
   EXPECT_EQ(engine_->last_reload().mode, SleepMode::kWait);
+  EXPECT_EQ(engine_->last_reload().label, "");
   request.set_mode(v1::SLEEP_MODE_KEEP);
   request.set_weights_version(9);
+  request.set_weights_label("step-9");
   ASSERT_TRUE(reload(request, &response).ok());
   EXPECT_EQ(engine_->last_reload().mode, SleepMode::kKeep);
+  EXPECT_EQ(engine_->last_reload().label, "step-9");
+  request.set_weights_label(std::string(129, 'v'));
+  EXPECT_EQ(reload(request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.clear_weights_label();
   request.set_weights_version(0);
   EXPECT_EQ(reload(request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   engine_->set_weights_status(absl::FailedPreconditionError("the weights sleep"));
@@ -223,12 +229,14 @@ TEST_F(GrpcServicesTest, AnUpdateIsReceived) {
   };
   v1::UpdateWeightsRequest begin, chunk, finish;
   begin.mutable_begin()->set_weights_version(5);
+  begin.mutable_begin()->set_weights_label("step-5");
   chunk.mutable_chunk()->set_name("a");
   chunk.mutable_chunk()->set_data(std::string(4 << 20, 'x'));
   finish.mutable_finish();
   const grpc::Status status = update({begin, chunk, chunk, finish});
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(response.weights_version(), 5);
+  EXPECT_EQ(engine_->last_reload().label, "step-5");
   EXPECT_EQ(response.num_bytes(), 8 << 20);
   EXPECT_EQ(engine_->chunks(), (std::vector<std::string>{"a", "a"}));
   for (const auto& messages : {std::vector<v1::UpdateWeightsRequest>{}, {chunk}, {finish}, {begin, begin}})

@@ -267,19 +267,19 @@ TEST(OutputQueue, IsBoundedInBytesAndKeepsTheEnd) {
   big.logprobs.resize(1);
   big.logprobs[0].token_ids.assign(1000, 1);
   big.logprobs[0].logprobs.assign(1000, -1.0f);
-  queue.Push(0, big);  // 8 kB
-  queue.Push(0, big);
+  queue.Push({0, big});  // 8 kB
+  queue.Push({0, big});
   EXPECT_FALSE(queue.overflowed());
-  queue.Push(1, big);
+  queue.Push({1, big});
   EXPECT_TRUE(queue.overflowed());
-  queue.Push(1, RequestOutput{.finish_reason = FinishReason::kAbort});
+  queue.Push({1, RequestOutput{.finish_reason = FinishReason::kAbort}});
   const auto outputs = queue.TakeAll();
   ASSERT_EQ(outputs.size(), 3u);
-  EXPECT_EQ(outputs[2].first, 1);
-  EXPECT_EQ(outputs[2].second.finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(outputs[2].index, 1);
+  EXPECT_EQ(outputs[2].output.finish_reason, FinishReason::kAbort);
   EXPECT_EQ(ready, 1);
   // TakeAll makes room again.
-  queue.Push(0, big);
+  queue.Push({0, big});
   EXPECT_EQ(ready, 2);
   EXPECT_EQ(queue.TakeAll().size(), 1u);
 }
@@ -290,9 +290,9 @@ TEST(OutputQueue, WhatIsPushedTogetherIsTakenTogether) {
   OutputQueue queue(10'000, [&] { taken.push_back(place->TakeAll().size()); });
   place = &queue;
   OutputQueue::Outputs outputs;
-  for (int32_t index = 0; index < 3; ++index) outputs.emplace_back(index, RequestOutput());
+  for (int32_t index = 0; index < 3; ++index) outputs.push_back({index, RequestOutput()});
   queue.PushAll(std::move(outputs));
-  queue.Push(3, RequestOutput());
+  queue.Push({3, RequestOutput()});
   EXPECT_EQ(taken, (std::vector<size_t>{3, 1}));
 }
 

@@ -84,6 +84,7 @@ TEST_F(ApiServerTest, LifecycleRoutesRefuseWhatTheyDoNotUnderstand) {
   refused("/roll?grace=5", "", "grace");
   refused("/reload_weights?weight_version=0", "", "weight_version");
   refused("/reload_weights?weight_version=one", "", "weight_version");
+  refused("/reload_weights?weight_label=", "", "weight_label");
   refused("/reload_weights?mode=now", "", "mode");
   refused("/reload_weights?model_path=a", "", "model_path");
   refused("/wake_up?load_weights=perhaps", "", "load_weights");
@@ -160,7 +161,7 @@ TEST_F(ApiServerTest, SleepAndWake) {
       << "the memory stays released";
   engine_->set_state(EngineState::kAsleep);
   EXPECT_EQ(Admin("POST", "/wake_up?tags=nonsense").status, 400);
-  EXPECT_EQ(Json::parse(Admin("POST", "/wake_up?tags=weights&tags=kv_cache").body)["tags"].size(), 2u);
+  EXPECT_EQ(Json::parse(Admin("POST", "/wake_up?tags=weights&tags=kv_cache").body)["tags_woken"].size(), 2u);
   EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], false);
   EXPECT_EQ(Json::parse(Admin("POST", "/wake_up").body)["already_resident"], true);
   EXPECT_EQ(Json::parse(Admin("POST", "/reset_prefix_cache").body)["success"], true);
@@ -247,6 +248,12 @@ TEST_F(ApiServerTest, WeightsAreReloadedAndTheirVersionIsShown) {
   EXPECT_EQ(engine_->last_reload().version, 12);
   EXPECT_EQ(call(R"({"method": "reload_weights", "args": ["/d", "wait", "13"]})"), 200);
   EXPECT_EQ(engine_->last_reload().version, 13);
+  EXPECT_EQ(engine_->last_reload().label, "");
+  EXPECT_EQ(call(R"({"method": "reload_weights", "kwargs": {"weight_label": "step-8"}})"), 200);
+  EXPECT_EQ(engine_->last_reload().label, "step-8");
+  EXPECT_EQ(call(R"({"method": "reload_weights", "kwargs": {"weight_label": 8}})"), 400);
+  EXPECT_EQ(Admin("POST", "/reload_weights?weight_label=step-9").status, 200);
+  EXPECT_EQ(engine_->last_reload().label, "step-9");
   EXPECT_EQ(call(R"({"method": "reload_weights", "args": [3]})"), 400);
   EXPECT_EQ(call(R"({"method": "reload_weights", "kwargs": {"weight_version": 0}})"), 400);
   engine_->set_weights_status(absl::InvalidArgumentError("another architecture"));

@@ -62,6 +62,15 @@ TEST_F(TokenRoutesTest, TokensInTokensOut) {
   EXPECT_FALSE(choice.contains("text"));
 }
 
+TEST_F(TokenRoutesTest, TheAnswerSaysThatItHasNoText) {
+  Serve();
+  const Json whole = Post(kGenerate, R"({"token_ids": [97], "output_mode": "tokens"})");
+  EXPECT_EQ(whole["output_mode"], "tokens");
+  const HttpReply reply = Send("POST", kGenerate, R"({"token_ids": [97], "stream": true})");
+  for (const Json& event : EventsOf(reply.body)) EXPECT_EQ(event["output_mode"], "tokens") << event;
+  EXPECT_EQ(RefusedParam(kGenerate, R"({"token_ids": [97], "output_mode": "text"})"), "output_mode");
+}
+
 TEST_F(TokenRoutesTest, TheStreamSaysTheSameAsTheWholeAnswer) {
   Serve();
   const std::string body = R"({"token_ids": [97, 98, 99], "request_id": "x", "stream": true,
@@ -380,25 +389,89 @@ TEST_F(TokenRoutesTest, ATemplateThatLeavesATurnOutIsRefused) {
   EXPECT_TRUE(absl::StrContains(reply.body, "token_ids")) << reply.body;
 }
 
-TEST_F(TokenRoutesTest, EachTokenHasTheVersionOfItsWeights) {
-  Serve();
-  const std::string fields = R"("prompt": "ab", "max_tokens": 3, "return_weight_versions": true)";
+Json Span(const std::string& version, int start, int end) {
+  return {{"version", version}, {"start", start}, {"end", end}};
+}
+
+TEST_F(TokenRoutesTest, AChoiceSaysWhichWeightsComputedItsTokens) {
+  ServeTemplate("{{ messages[-1].content }}");
+  const std::string fields = R"("prompt": "ab", "max_tokens": 3, "n": 2, "return_weight_versions": true)";
   const Json whole = Post("/v1/completions", absl::StrCat("{", fields, "}"));
-  const Json versions = whole["choices"][0]["weight_versions"];
-  ASSERT_EQ(versions.size(), 3u) << whole;
-  for (const Json& version : versions) EXPECT_EQ(version, versions[0]);
-  for (const char* interval : {"1", "2"}) {
-    Json streamed = Json::array();
-    const HttpReply reply =
-        Complete(absl::StrCat("{", fields, R"(, "stream": true, "stream_interval": )", interval, "}"));
-    for (const Json& event : EventsOf(reply.body)) {
-      for (const Json& version : event["choices"][0]["weight_versions"]) streamed.push_back(version);
-    }
-    EXPECT_EQ(streamed, versions);
-  }
-  const Json tokens = Post(kGenerate, R"({"token_ids": [97], "return_weight_versions": true})");
-  EXPECT_EQ(tokens["choices"][0]["weight_versions"].size(), tokens["choices"][0]["token_ids"].size());
+  for (const Json& choice : whole["choices"])
+    EXPECT_EQ(choice["weight_versions"], Json::array({Span("1", 0, 3)})) << whole;
+  EXPECT_FALSE(Post("/v1/completions", R"({"prompt": "ab"})")["choices"][0].contains("weight_versions"));
+  const std::string chat = R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 4,
+                               "return_weight_versions": true})";
+  EXPECT_EQ(Post("/v1/chat/completions", chat)["choices"][0]["weight_versions"],
+            Json::array({Span("1", 0, 4)}));
+  const Json tokens = Post(kGenerate, R"({"token_ids": [97], "return_weight_versions": true,
+                                          "sampling_params": {"max_tokens": 5}})");
+  EXPECT_EQ(tokens["choices"][0]["weight_versions"], Json::array({Span("1", 0, 5)}));
   EXPECT_FALSE(Post(kGenerate, R"({"token_ids": [97]})")["choices"][0].contains("weight_versions"));
+}
+
+TEST_F(TokenRoutesTest, InAStreamTheLastEventOfAChoiceSaysWhichWeights) {
+  ServeTemplate("{{ messages[-1].content }}");
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", kGenerate}) {
+    for (const char* interval : {"1", "2"}) {
+      const std::string prompt = path == kGenerate
+                                     ? R"("token_ids": [97], "sampling_params": {"max_tokens": 3})"
+                                 : absl::EndsWith(path, "chat/completions")
+                                     ? R"("messages": [{"role": "user", "content": "a"}], "max_tokens": 3)"
+                                     : R"("prompt": "ab", "max_tokens": 3)";
+      const HttpReply reply =
+          Send("POST", path,
+               absl::StrCat("{", prompt, R"(, "stream": true, "return_weight_versions": true,
+               "stream_interval": )",
+                            interval, "}"));
+      ASSERT_EQ(reply.status, 200) << reply.body;
+      int num_ends = 0;
+      for (const Json& event : EventsOf(reply.body)) {
+        const Json& choice = event["choices"][0];
+        const bool ends = !choice["finish_reason"].is_null();
+        num_ends += ends;
+        EXPECT_EQ(choice.contains("weight_versions"), ends) << event;
+        if (!ends) continue;
+        EXPECT_EQ(choice["weight_versions"], Json::array({Span("1", 0, 3)})) << event;
+      }
+      EXPECT_EQ(num_ends, 1) << reply.body;
+    }
+  }
+}
+
+TEST_F(TokenRoutesTest, ALabelNamesTheTokensThatComeAfterIt) {
+  Serve();
+  engine_->LoseAfter(3);
+  HttpClient client(server_->port());
+  client.Write(RequestText("POST", kGenerate, R"({"token_ids": [97], "return_weight_versions": true,
+                                                  "sampling_params": {"max_tokens": 7}})"));
+  AwaitState(EngineState::kRecovering);
+  EXPECT_EQ(Admin("POST", "/update_weight_version", R"({"new_version": "step \"8\""})").status, 200);
+  engine_->set_state(EngineState::kAwake);
+  const HttpReply reply = client.ReadReply();
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(Json::parse(reply.body)["choices"][0]["weight_versions"],
+            Json::array({Span("1", 0, 3), Span("step \"8\"", 3, 7)}));
+}
+
+TEST_F(TokenRoutesTest, AnAbortedChoiceWithoutTokensHasNoSpan) {
+  Serve();
+  engine_->set_state(EngineState::kPaused);
+  HttpClient client(server_->port());
+  client.Write(RequestText("POST", "/v1/completions", R"({"prompt": "a", "return_weight_versions": true})"));
+  AwaitOpen();
+  EXPECT_EQ(Admin("POST", "/abort_requests", "{}").status, 200);
+  engine_->set_state(EngineState::kAwake);
+  const Json choice = Json::parse(client.ReadReply().body)["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "abort");
+  EXPECT_EQ(choice["weight_versions"], Json::array());
+}
+
+TEST_F(TokenRoutesTest, ABeamSearchDoesNotSayWhichWeights) {
+  Serve();
+  EXPECT_EQ(RefusedParam("/v1/completions", R"({"prompt": "a", "use_beam_search": true, "max_tokens": 2,
+                                                "return_weight_versions": true})"),
+            "return_weight_versions");
 }
 
 }  // namespace

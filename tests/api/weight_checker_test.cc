@@ -70,6 +70,34 @@ TEST_F(WeightCheckerTest, ComparesWithTheSnapshot) {
   EXPECT_TRUE(absl::StrContains(Refusal("action=compare", 409), "there are 1 ranks, and there were 2"));
 }
 
+TEST_F(WeightCheckerTest, ComparesWithABaselineThatTheClientKeeps) {
+  sums_[1].stage = 1;  // of a pipeline of two stages
+  const Json kept = Check("action=checksum")["checksums"];
+  EXPECT_EQ(kept, Json({{"dp0:pp0:pcp0:tp0:a+b", "0000000000000001"},
+                        {"dp0:pp0:pcp0:tp0:c", "0000000000000002"},
+                        {"dp0:pp1:pcp0:tp0:a+b", "0000000000000003"},
+                        {"dp0:pp1:pcp0:tp0:c", "0000000000000002"}}));
+  const auto compare = [&](const Json& baseline) {
+    const HttpReply reply =
+        Admin("POST", "/weight_checker", Json{{"action", "compare"}, {"baseline", baseline}}.dump());
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return Json::parse(reply.body);
+  };
+  EXPECT_EQ(compare(kept), (Json{{"match", true}, {"mismatches", Json::array()}}));
+  Json other = kept;
+  other.erase("dp0:pp0:pcp0:tp0:c");
+  other["dp0:pp1:pcp0:tp0:c"] = "0";
+  other["more"] = "0";
+  EXPECT_EQ(compare(other),
+            (Json{{"match", false}, {"mismatches", {"dp0:pp0:pcp0:tp0:c", "dp0:pp1:pcp0:tp0:c", "more"}}}));
+  for (const char* baseline : {R"("x")", R"(["x"])", R"({"x": 1})"}) {
+    const HttpReply refused = Admin("POST", "/weight_checker",
+                                    absl::StrCat(R"({"action": "compare", "baseline": )", baseline, "}"));
+    EXPECT_EQ(refused.status, 400) << refused.body;
+    EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "baseline");
+  }
+}
+
 TEST_F(WeightCheckerTest, SaysWhetherReplicasAgree) {
   sums_.push_back(sums_[0]);
   sums_.push_back(sums_[1]);
@@ -81,6 +109,7 @@ TEST_F(WeightCheckerTest, SaysWhetherReplicasAgree) {
 
 TEST_F(WeightCheckerTest, ErrorsAreNamed) {
   EXPECT_TRUE(absl::StrContains(Refusal("action=other", 400), "action"));
+  EXPECT_TRUE(absl::StrContains(Refusal("action=reset", 400), "load_weights=false"));
   EXPECT_TRUE(absl::StrContains(Refusal("", 400), "action"));
   Refusal("action=checksum&tensors=perhaps", 400);
   Refusal("action=checksum&more=1", 400);
@@ -96,12 +125,12 @@ TEST_F(WeightCheckerTest, ErrorsAreNamed) {
 TEST_F(WeightCheckerTest, TheKvCachesMemoryIsReleasedAndComesBack) {
   const HttpReply released = Admin("POST", "/release_kv_cache_memory");
   ASSERT_EQ(released.status, 200) << released.body;
-  EXPECT_EQ(Json::parse(released.body)["status"], "sleeping");
+  EXPECT_EQ(Json::parse(released.body)["status"], "kv_cache_released");
   EXPECT_EQ(Admin("POST", "/release_kv_cache_memory?mode=perhaps").status, 400);
   EXPECT_EQ(Admin("POST", "/release_kv_cache_memory?level=2").status, 400);
   const HttpReply resumed = Admin("POST", "/resume_kv_cache_memory");
   ASSERT_EQ(resumed.status, 200) << resumed.body;
-  EXPECT_EQ(Json::parse(resumed.body)["tags"], Json({"kv_cache"}));
+  EXPECT_EQ(Json::parse(resumed.body)["tags_woken"], Json({"kv_cache"}));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ SAID = {
     "sleep": (r"freed", r"asleep", r"mapped", r'"status":"sleeping"', r'\{"is_sleeping":true\}', r'"status":"awake"', "Paris"),
     "many_models": (r"(?m)^small .*pinned", r"(?m)^code ", r"(?m)^small .*pinned", r"(?m)^code ", "asleep at level 1", "mapped"),
     "reinforcement_learning": (r'"status":"sleeping"', r'"status":"reloaded"', r'"status":"awake"', r'"weight_version":7',
-                               r'"weight_versions":\[7,', r'\{"is_paused":true\}', r'"status":"resumed"'),
+                               r'"weight_versions":\[\{"version":"7","start":0,"end":4\}\]', r'\{"is_paused":true\}', r'"status":"resumed"'),
     "structured_output_and_tools": (r'\\"population\\": ?\d', r'"text":"(yes|no)"', r'"text":"\d{4}-\d\d-\d\d"',
                                     r'"code":"unsupported_schema"', r'"name":"get_weather"'),
     "clusters": (r"(?m)^.*\b1\b.*cpu", "Paris"),

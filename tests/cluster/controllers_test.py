@@ -38,7 +38,7 @@ class Controller(unittest.TestCase):
         return self.call("GET", "/is_sleeping", name=name).json["is_sleeping"]
 
     def version(self, name=None):
-        return self.call("GET", "/weight_info", name=name).json["weight_version"]
+        return int(self.call("GET", "/weight_info", name=name).json["weight_version"])
 
     def post(self, steps, name=None):
         for target, body in steps:

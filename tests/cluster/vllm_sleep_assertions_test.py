@@ -48,6 +48,16 @@ def gauge(cluster):
                  for name in ("awake", "weights_offloaded", "discard_all"))
 
 
+def components(cluster):
+    """engine_sleep_component_state: the state of the scheduler, of the weights and of the KV cache."""
+    text = cluster.request("GET", "/metrics").text
+    states = re.findall(r'(?m)^vllm:engine_sleep_component_state\{component="(\w+)",[^}]*state="(\w+)"\} (\S+)$', text)
+    if len(states) != 7:
+        raise AssertionError(f"{len(states)} series: {states}")
+    active = {component: state for component, state, value in states if float(value) == 1}
+    return active["scheduler"], active["weights"], active["kv_cache"]
+
+
 def num_open(cluster):
     now = cluster.status()
     return now["num_requests_waiting"] + now["num_requests_running"]
@@ -90,6 +100,18 @@ class SleepEndpoints(unittest.TestCase):
     def test_table(self):
         with Cluster(tiny(MODEL), "--dtype=float32", KV_CACHE, workers=2) as cluster:
             check_table(self, cluster, len(CASE["tokens"]))
+
+    def test_components(self):
+        with Cluster(tiny(MODEL), "--dtype=float32", KV_CACHE, workers=2) as cluster:
+            awake = ("running", "resident", "resident")
+            self.assertEqual(components(cluster), awake)
+            for target, states in (
+                    ("/sleep?level=1", ("paused", "offloaded", "discarded")), ("/wake_up?tags=weights", ("paused", "resident", "discarded")),
+                    ("/wake_up?tags=kv_cache", awake), ("/sleep?level=2", ("paused", "discarded", "discarded")), ("/wake_up", awake),
+                    ("/sleep?level=0&mode=keep", ("paused", "resident", "resident")),
+                    ("/release_kv_cache_memory", ("paused", "resident", "discarded")), ("/wake_up?tags=kv_cache", awake)):
+                admin(cluster, target)
+                self.assertEqual(components(cluster), states, target)
 
     def test_sleep_mode_backend_states(self):
         """test_sleep_mode_backend.py: RUNNING, SUSPENDED, RUNNING, on every rank."""

@@ -1,6 +1,7 @@
 """The calls of RL trainers to a served cluster: checksums of all weights, memory of the KV cache alone, conversations by tokens,
 and true log-probabilities of given tokens."""
 import concurrent.futures
+import itertools
 import unittest
 
 from cluster.harness import Cluster, Stream, tiny
@@ -62,6 +63,18 @@ class WeightChecker(unittest.TestCase):
         self.ok("/reload_weights", {"path": tiny(MODEL)})
         self.check("compare", 409)
 
+    def test_a_baseline_that_the_client_keeps_names_what_differs(self):
+        kept = self.check("checksum")["checksums"]
+        self.assertEqual({name.rsplit(":", 1)[0] for name in kept}, {"dp0:pp0:pcp0:tp0", "dp0:pp0:pcp0:tp1"})
+        self.assertEqual(self.check("compare", baseline=kept), {"match": True, "mismatches": []})
+        self.ok("/reload_weights", {"path": self.other})
+        comparison = self.check("compare", baseline=kept)
+        self.assertFalse(comparison["match"])
+        self.assertTrue(comparison["mismatches"])
+        self.assertLess(set(comparison["mismatches"]), set(kept))
+        self.ok("/reload_weights", {"path": tiny(MODEL)})
+        self.assertTrue(self.check("compare", baseline=kept)["match"])
+
     def test_stale_weights_have_no_checksum(self):
         self.ok("/sleep?level=2")
         self.ok("/wake_up?load_weights=false")
@@ -81,6 +94,7 @@ class WeightChecker(unittest.TestCase):
     def test_the_kv_cache_alone_gives_its_memory(self):
         alone = self.cluster.tokens("The quick brown", max_tokens=8)
         released = self.ok("/release_kv_cache_memory")
+        self.assertEqual(released["status"], "kv_cache_released")
         self.assertEqual(released["tag_states"]["kv_cache"]["state"], "discarded")
         self.assertGreater(released["freed_bytes"]["kv_cache"], 0)
         self.check("compare")
@@ -110,7 +124,7 @@ class Conversations(unittest.TestCase):
                 "logprobs": True, "return_weight_versions": True})
             prompt, choice = answer["prompt_token_ids"], answer["choices"][0]
             self.assertEqual(prompt[:len(before)], before)
-            self.assertEqual(choice["weight_versions"], [1] * len(choice["token_ids"]))
+            self.assertEqual(choice["weight_versions"], [{"version": self.weight_info(), "start": 0, "end": len(choice["token_ids"])}])
             before = prompt + choice["token_ids"]
             messages.append({"role": "assistant", "content": choice["message"]["content"], "token_ids": choice["token_ids"],
                              "prompt_token_ids": prompt})
@@ -126,11 +140,46 @@ class Conversations(unittest.TestCase):
         for position, (one, other) in enumerate(zip(told, given)):
             self.assertAlmostEqual(one, other, delta=1e-4, msg=f"position {position}")
 
-    def test_versions_follow_the_weights_also_in_a_stream(self):
+    def paused_stream(self, attempts=20):
+        """The events of a stream that a pause has stopped behind its first tokens. One that ended before is begun again."""
+        for _ in range(attempts):
+            stream = Stream(self.cluster.connection(self.cluster.port), GENERATE, {
+                "token_ids": [3, 1, 4], "stream": True, "return_weight_versions": True,
+                "sampling_params": {"max_tokens": 400, "ignore_eos": True}})
+            self.addCleanup(stream.close)
+            events = stream.events()
+            first = next(events)
+            self.cluster.admin("/pause?mode=keep")
+            if self.cluster.status()["num_requests_running"] + self.cluster.status()["num_requests_waiting"] == 1:
+                return itertools.chain([first], events)
+            self.cluster.admin("/resume")
+            list(events)
+        self.fail(f"a stream ended before the pause, in each of {attempts} attempts")
+
+    def test_a_kept_stream_has_tokens_of_both_weights(self):
         self.cluster.admin("/reload_weights?weight_version=5")
-        stream = Stream(self.cluster.connection(self.cluster.port), GENERATE, {
-            "token_ids": [3, 1, 4], "stream": True, "return_weight_versions": True,
-            "sampling_params": {"max_tokens": 9, "ignore_eos": True}})
-        choices = [choice for event in stream.events() for choice in event["choices"]]
-        versions = [version for choice in choices for version in choice["weight_versions"]]
-        self.assertEqual(versions, [5] * 9)
+        events = self.paused_stream()
+        self.cluster.admin("/reload_weights?mode=keep&weight_label=step-6")
+        self.assertEqual(self.weight_info(), "step-6")
+        self.cluster.admin("/resume")
+        choices = [choice for event in events for choice in event["choices"]]
+        self.assertEqual(["weight_versions" in choice for choice in choices], [False] * (len(choices) - 1) + [True])
+        old, new = choices[-1]["weight_versions"]
+        self.assertGreaterEqual(old["end"], len(choices[0]["token_ids"]))
+        self.assertEqual(old, {"version": "5", "start": 0, "end": old["end"]})
+        self.assertEqual(new, {"version": "step-6", "start": old["end"], "end": 400})
+        self.assertEqual(sum(len(choice["token_ids"]) for choice in choices), 400)
+
+    def test_a_label_that_comes_in_a_pause_names_later_tokens_of_the_same_weights(self):
+        self.cluster.admin("/reload_weights?weight_label=before")
+        events = self.paused_stream()
+        self.cluster.admin("/update_weight_version?new_version=behind")
+        self.cluster.admin("/resume")
+        spans = [choice for event in events for choice in event["choices"]][-1]["weight_versions"]
+        self.assertEqual([span["version"] for span in spans], ["before", "behind"])
+        self.assertEqual([spans[0]["start"], spans[1]["start"], spans[1]["end"]], [0, spans[0]["end"], 400])
+        self.cluster.admin("/reload_weights")
+        self.assertTrue(self.weight_info().isdigit(), "other weights have no label")
+
+    def weight_info(self):
+        return self.cluster.request("GET", "/weight_info", port=self.cluster.admin_port).json["weight_version"]

@@ -5,6 +5,8 @@
 #include <limits>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "coordinator/engine/caller.h"
 #include "tests/engine/engine_weights_fixture.h"
 
@@ -25,6 +27,59 @@ TEST_F(EngineWeightsTest, AReloadGivesTheNextVersion) {
   for (const int64_t version : {int64_t{-1}, std::numeric_limits<int64_t>::max()})
     EXPECT_TRUE(absl::IsInvalidArgument(engine_->ReloadWeights({.version = version}).status()));
   ExpectServes(7);
+}
+
+// Takes the name of the weights at each output, as the API does.
+class NamingSink : public OutputSink {
+ public:
+  explicit NamingSink(std::shared_ptr<const WeightLabels> labels) : labels_(std::move(labels)) {}
+  void OnOutput(RequestOutput output) override {
+    if (!output.token_ids.empty()) {
+      names_.insert(labels_->NameOf(output.weights_version));
+      if (!began_.HasBeenNotified()) began_.Notify();
+    }
+    if (output.finish_reason != FinishReason::kNone) ended_.Notify();
+  }
+  void WaitForFirst() { began_.WaitForNotification(); }
+  // Waits for the end.
+  std::set<std::string> names() {
+    ended_.WaitForNotification();
+    return names_;
+  }
+
+ private:
+  const std::shared_ptr<const WeightLabels> labels_;
+  std::set<std::string> names_;
+  absl::Notification began_, ended_;
+};
+
+TEST_F(EngineWeightsTest, NoTokenOfLabelledWeightsComesBeforeTheLabel) {
+  options_.weight_labels = std::make_shared<WeightLabels>();
+  Start();
+  for (int64_t version = 1;; ++version) {
+    const std::string before = version == 1 ? "1" : absl::StrCat("step-", version);
+    const std::string after = absl::StrCat("step-", version + 1);
+    const auto sink = std::make_shared<NamingSink>(options_.weight_labels);
+    Ticket ticket = MakeTicket(absl::StrCat("a", version), 5, 190);
+    ticket.request.sink = sink;
+    ASSERT_TRUE(engine_->Submit(ticket.request).ok());
+    sink->WaitForFirst();
+    EXPECT_TRUE(engine_->ReloadWeights({.label = after, .mode = SleepMode::kKeep}).ok());
+    const std::set<std::string> names = sink->names();
+    if (names == std::set<std::string>{before}) continue;  // the request had ended
+    EXPECT_EQ(names, (std::set<std::string>{before, after}));
+    break;
+  }
+}
+
+TEST_F(EngineWeightsTest, AChangeThatIsRefusedLabelsNothing) {
+  options_.weight_labels = std::make_shared<WeightLabels>();
+  Start();
+  ASSERT_TRUE(engine_->Sleep({.level = 1}).ok());
+  EXPECT_FALSE(engine_->ReloadWeights({.label = "step-2"}).ok());
+  ASSERT_TRUE(engine_->WakeUp({}).ok());
+  EXPECT_EQ(engine_->ReloadWeights({})->version, 2);
+  EXPECT_EQ(options_.weight_labels->NameOf(2), "2");
 }
 
 TEST_F(EngineWeightsTest, NothingOfTheOldWeightsIsCached) {

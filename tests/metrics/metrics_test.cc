@@ -212,6 +212,44 @@ TEST(MetricsTest, WeightsThatAreResidentAreNotOffloadedThoughTheCacheSleeps) {
         << name;
 }
 
+// The states that are 1, in the order scheduler, weights, kv_cache, each as "scheduler=paused ".
+std::string Components(const EngineStats& stats) {
+  const std::string text = Metrics::Create("m", 100)->Serialize(stats);
+  std::string active;
+  for (const auto& [component, state] :
+       std::vector<std::pair<std::string, std::string>>{{"scheduler", "running"},
+                                                        {"scheduler", "paused"},
+                                                        {"weights", "resident"},
+                                                        {"weights", "offloaded"},
+                                                        {"weights", "discarded"},
+                                                        {"kv_cache", "resident"},
+                                                        {"kv_cache", "discarded"}}) {
+    const std::string series = absl::StrCat("vllm:engine_sleep_component_state{component=\"", component,
+                                            "\",engine=\"0\",model_name=\"m\",state=\"", state, "\"} ");
+    EXPECT_TRUE(absl::StrContains(text, series)) << series;
+    if (Has(text, series + "1")) absl::StrAppend(&active, component, "=", state, " ");
+  }
+  return active;
+}
+
+TEST(MetricsTest, EachComponentHasAState) {
+  EngineStats stats{.state = EngineState::kAwake};
+  EXPECT_EQ(Components(stats), "scheduler=running weights=resident kv_cache=resident ");
+  stats.state = EngineState::kDraining;
+  EXPECT_EQ(Components(stats), "scheduler=running weights=resident kv_cache=resident ");
+  stats = {.state = EngineState::kPaused, .paused = true};
+  EXPECT_EQ(Components(stats), "scheduler=paused weights=resident kv_cache=resident ");
+  stats = {.state = EngineState::kFailed};
+  EXPECT_EQ(Components(stats), "weights=resident kv_cache=resident ") << "nothing is computed";
+  stats = {.state = EngineState::kAsleep, .sleep_level = 1};
+  stats.residency.Slept({.level = 1});
+  EXPECT_EQ(Components(stats), "scheduler=paused weights=offloaded kv_cache=discarded ");
+  stats.residency.Slept({.level = 2});
+  EXPECT_EQ(Components(stats), "scheduler=paused weights=discarded kv_cache=discarded ");
+  stats.residency.Woke({"weights"}, /*weights_stale=*/true);
+  EXPECT_EQ(Components(stats), "scheduler=paused weights=resident kv_cache=discarded ");
+}
+
 TEST(MetricsTest, ASwitchOfModelsIsMeasuredByPhase) {
   const auto metrics = Metrics::Create("m", 100);
   metrics->OnModelSwitch(/*room=*/absl::Seconds(2), /*wake_up=*/absl::Seconds(0.5));
@@ -382,10 +420,19 @@ TEST(MetricsTest, OperatorsCallsAreCountedWhileTheyLast) {
   EXPECT_TRUE(Has(metrics->Serialize(EngineStats{}), in_flight + "0"));
   metrics->OnSleepOperationBegan("wake");
   EXPECT_TRUE(Has(metrics->Serialize(EngineStats{}), in_flight + "1"));
-  metrics->OnSleepOperationEnded("wake", absl::Seconds(2));
+  metrics->OnSleepOperationEnded("wake", absl::Seconds(2), /*succeeded=*/true);
   const std::string text = metrics->Serialize(EngineStats{});
   EXPECT_TRUE(Has(text, in_flight + "0"));
-  EXPECT_TRUE(Has(text, "vllm:sleep_mode_operation_duration_seconds_sum{operation=\"wake\"} 2"));
+  for (const char* const prefix : {"vllm:sleep_mode", "vllm:rl_sleep_mode"})
+    EXPECT_TRUE(Has(text, absl::StrCat(prefix, "_operation_duration_seconds_sum{operation=\"wake\"} 2")));
+  EXPECT_TRUE(Has(text, "vllm:rl_sleep_mode_operations_in_flight{operation=\"wake\"} 0"));
+  metrics->OnSleepOperationBegan("wake");
+  metrics->OnSleepOperationEnded("wake", absl::Seconds(1), /*succeeded=*/false);
+  const std::string later = metrics->Serialize(EngineStats{});
+  for (const char* const status : {"success", "error"}) {
+    EXPECT_TRUE(Has(later, absl::StrCat("vllm:rl_sleep_mode_operations_total{operation=\"wake\",status=\"",
+                                        status, "\"} 1")));
+  }
 }
 
 TEST(MetricsTest, AnswersWithToolsAreCountedByWhatTheyHold) {

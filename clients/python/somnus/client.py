@@ -158,15 +158,18 @@ class Client:
         self._control.ResetPrefixCache(request, **self._control_options)
 
     def reload_weights(self, path: str = "", *, mode: str = "wait", weights_version: Optional[int] = None,
-                       model: str = "") -> int:
-        """Reads a checkpoint of the same architecture on every rank. Returns the version that the weights have now."""
-        request = control_pb2.ReloadWeightsRequest(path=path, mode=mode_of(mode), weights_version=weights_version, model=model)
+                       weights_label: str = "", model: str = "") -> int:
+        """Reads a checkpoint of the same architecture on every rank. Returns the version that the weights have now.
+
+        weights_label: the name that clients of the HTTP API get to see instead of the version (return_weight_versions)."""
+        request = control_pb2.ReloadWeightsRequest(path=path, mode=mode_of(mode), weights_version=weights_version,
+                                                   weights_label=weights_label, model=model)
         version: int = self._control.ReloadWeights(request, **self._control_options).weights_version
         return version
 
     def update_weights(self, named_tensors: Iterable[Tuple[str, Any]], *, mode: str = "wait",
-                       weights_version: Optional[int] = None, direct: bool = True, shared_memory: bool = False,
-                       cuda_ipc: bool = False, model: str = "") -> int:
+                       weights_version: Optional[int] = None, weights_label: str = "", direct: bool = True,
+                       shared_memory: bool = False, cuda_ipc: bool = False, model: str = "") -> int:
         """Replaces weights. Returns the version that the weights have now.
 
         named_tensors: pairs of a name, as in a Hugging Face checkpoint, and a whole, unsharded tensor
@@ -179,8 +182,10 @@ class Client:
         which takes as much of it as all tensors until the update has ended.
         cuda_ipc: the tensors are PyTorch's on a GPU of this host, as the workers are, which copy them from there. They
         are kept until the update has ended.
+        weights_label: as of reload_weights().
         """
-        begin = control_pb2.UpdateWeightsRequest.Begin(mode=mode_of(mode), weights_version=weights_version, model=model)
+        begin = control_pb2.UpdateWeightsRequest.Begin(mode=mode_of(mode), weights_version=weights_version,
+                                                       weights_label=weights_label, model=model)
         with contextlib.ExitStack() as kept, contextlib.closing(updates.Segments()) as segments:
             def chunks_of(name: str, tensor: Any) -> Iterator[updates.Chunk]:
                 if cuda_ipc:

@@ -172,7 +172,7 @@ METHODS = {
     "start_weight_update": _UPDATES,
     "start_draft_weight_update": _UPDATES,
     "finish_weight_update": _UPDATES,
-    "update_weight_version": "update_weights(weights_version=...) says the version",
+    "update_weight_version": "update_weights(weights_label=...) says the label",
     "add_lora": "lora_request loads an adapter",
     "remove_lora": "the adapter that was unused for longest goes by itself",
     "list_loras": "lora_request loads an adapter",

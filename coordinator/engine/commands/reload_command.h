@@ -10,8 +10,7 @@ namespace somnus {
 
 class ReloadCommand : public WeightsCommand {
  public:
-  explicit ReloadCommand(const WeightsRequest& request)
-      : WeightsCommand(request.mode, request.version), path_(request.path) {}
+  explicit ReloadCommand(const WeightsRequest& request) : WeightsCommand(request), path_(request.path) {}
 
   const char* Name() const override { return "reload_weights"; }
   void Start(LoopAccess* loop) override;

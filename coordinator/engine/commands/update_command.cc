@@ -53,7 +53,7 @@ std::unique_ptr<WeightUpdate> MakeWeightUpdate(Executor* executor, std::shared_p
 }
 
 UpdateCommand::UpdateCommand(const WeightsRequest& request)
-    : WeightsCommand(request.mode, request.version),
+    : WeightsCommand(request),
       id_(RandomHex(kUpdateIdBytes)),
       port_token_(request.port_token),
       tensors_(request.tensors) {}

@@ -62,6 +62,9 @@ void WeightsCommand::OnResult(LoopAccess* loop, LoopMail::CallResult result) {
 void WeightsCommand::Take(LoopAccess* loop, Weights weights, const WeightsOutcome& outcome) {
   weights.version = change_.version;
   loop->parts().holdings.NoteWeights(std::move(weights));
+  // Before the first step with the new weights.
+  if (const auto& labels = loop->parts().options.weight_labels; labels != nullptr && !label_.empty())
+    labels->Set(change_.version, label_);
   change_.fingerprint = outcome.fingerprint;
   change_.received = outcome.received;
   EndChange(loop, absl::OkStatus());

@@ -4,6 +4,7 @@
 // back.
 
 #include <cstdint>
+#include <string>
 
 #include "coordinator/engine/lifecycle_command.h"
 #include "coordinator/residency/weights.h"
@@ -24,8 +25,8 @@ class WeightsCommand : public LifecycleCommand {
   static absl::Status CheckVersion(int64_t version);
 
  protected:
-  // `version`: of the new weights; 0: the next one.
-  WeightsCommand(SleepMode mode, int64_t version) : LifecycleCommand(mode), version_(version) {}
+  explicit WeightsCommand(const WeightsRequest& request)
+      : LifecycleCommand(request.mode), version_(request.version), label_(request.label) {}
 
   // The command may change the weights now: nothing is computed, no block is cached, and the weights are
   // stale. False: the command waits, or has ended.
@@ -42,7 +43,8 @@ class WeightsCommand : public LifecycleCommand {
   virtual bool updates() const = 0;
 
  private:
-  const int64_t version_;
+  const int64_t version_;  // 0: the next one
+  const std::string label_;
   WeightsChange change_;
   Held before_;  // before the weights became stale
 };
