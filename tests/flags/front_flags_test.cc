@@ -6,10 +6,13 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "coordinator/flags/flags.h"
 
 namespace somnus {
@@ -168,21 +171,88 @@ TEST(FrontFlagsTest, ToolsMayBeCalledWithoutForceUnlessTheFlagSaysNo) {
   EXPECT_FALSE(ParseFlags({"m", "--enable-auto-tool-choice=sometimes"}).ok());
 }
 
-TEST(FrontFlagsTest, BytesOfGrammarsThatAreKept) {
-  EXPECT_EQ(ParseFlags({"m", "--structured-outputs-max-bytes=3MiB"})->chat.grammar_cache.max_bytes, 3 << 20);
-  EXPECT_FALSE(ParseFlags({"m", "--structured-outputs-max-bytes=0"}).ok());
-  EXPECT_FALSE(ParseFlags({"m", "--structured-outputs-max-bytes=-1"}).ok());
-}
+// A flag about structured outputs, and the value of the member that it sets.
+struct StructuredFlag {
+  const char* name;  // behind "structured-outputs-"
+  const char* text;
+  int64_t value;  // milliseconds of a time
+  int64_t (*get)(const Flags& f);
+};
+
+constexpr StructuredFlag kStructuredFlags[] = {
+    {"max-bytes", "3MiB", 3 << 20, [](const Flags& f) { return int64_t{f.chat.grammar_cache.max_bytes}; }},
+    {"max-compile-bytes", "5MiB", 5 << 20,
+     [](const Flags& f) { return int64_t{f.chat.grammar_limits.compile_bytes}; }},
+    {"compile-timeout", "110ms", 110,
+     [](const Flags& f) { return int64_t{absl::ToInt64Milliseconds(f.chat.grammar_limits.compile_time)}; }},
+    {"wait", "120ms", 120,
+     [](const Flags& f) { return int64_t{absl::ToInt64Milliseconds(f.chat.grammar_cache.max_wait)}; }},
+    {"mask-timeout", "130ms", 130,
+     [](const Flags& f) { return int64_t{absl::ToInt64Milliseconds(f.chat.grammar_limits.step_time)}; }},
+    {"max-source-bytes", "7MiB", 7 << 20,
+     [](const Flags& f) { return int64_t{f.chat.grammar_limits.source_bytes}; }},
+    {"max-depth", "141", 141, [](const Flags& f) { return int64_t{f.chat.grammar_limits.depth}; }},
+    {"max-whitespace", "142", 142,
+     [](const Flags& f) { return int64_t{f.chat.grammar_limits.max_whitespace}; }},
+    {"max-chain-branches", "143", 143,
+     [](const Flags& f) { return int64_t{f.chat.grammar_limits.max_chain_branches}; }},
+    {"max-sequence-bytes", "9MiB", 9 << 20,
+     [](const Flags& f) { return int64_t{f.chat.grammar_limits.matcher_bytes}; }},
+    {"mask-threads", "11", 11, [](const Flags& f) { return int64_t{f.engine.scheduler.mask_threads}; }},
+    {"max-schema-bytes", "11MiB", 11 << 20, [](const Flags& f) { return int64_t{f.chat.gate.max_bytes}; }},
+    {"max-schema-depth", "144", 144, [](const Flags& f) { return int64_t{f.chat.gate.max_depth}; }},
+    {"max-schema-values", "145", 145, [](const Flags& f) { return int64_t{f.chat.gate.max_values}; }},
+    {"max-schema-keys", "146", 146, [](const Flags& f) { return int64_t{f.chat.gate.max_keys}; }},
+    {"max-name-bytes", "147", 147, [](const Flags& f) { return int64_t{f.chat.gate.max_name_bytes}; }},
+    {"max-schema-cases", "148", 148, [](const Flags& f) { return int64_t{f.chat.gate.max_cases}; }},
+    {"max-schema-definitions", "149", 149,
+     [](const Flags& f) { return int64_t{f.chat.gate.max_definitions}; }},
+    {"max-schema-steps", "1500", 1500, [](const Flags& f) { return int64_t{f.chat.gate.max_steps}; }},
+    {"max-rewritten-bytes", "13MiB", 13 << 20,
+     [](const Flags& f) { return int64_t{f.chat.gate.max_output_bytes}; }},
+    {"max-pattern-bytes", "151", 151, [](const Flags& f) { return int64_t{f.chat.gate.regex.max_bytes}; }},
+    {"max-pattern-depth", "152", 152, [](const Flags& f) { return int64_t{f.chat.gate.regex.max_depth}; }},
+    {"max-pattern-repeat", "153", 153, [](const Flags& f) { return int64_t{f.chat.gate.regex.max_repeat}; }},
+    {"max-pattern-alternatives", "154", 154,
+     [](const Flags& f) { return int64_t{f.chat.gate.regex.max_alternatives}; }},
+    {"max-pattern-terms", "1550", 1550, [](const Flags& f) { return int64_t{f.chat.gate.max_regex_terms}; }},
+    {"max-pattern-states", "156", 156, [](const Flags& f) { return int64_t{f.chat.gate.max_regex_states}; }},
+    {"max-rewritten-pattern-bytes", "1570", 1570,
+     [](const Flags& f) { return int64_t{f.chat.gate.max_pattern_bytes}; }},
+    {"max-choices", "158", 158, [](const Flags& f) { return int64_t{f.chat.gate.max_choices}; }},
+};
 
 TEST(FrontFlagsTest, TheBoundsOfSchemasAreFlags) {
-  const auto flags =
-      ParseFlags({"m", "--structured-outputs-max-choices=7", "--structured-outputs-max-schema-keys=100",
-                  "--structured-outputs-max-pattern-bytes=99"});
+  constexpr char kPrefix[] = "structured-outputs-";
+  std::vector<std::string> args = {"m"};
+  std::set<std::string> named, there;
+  std::set<int64_t> values;
+  for (const StructuredFlag& row : kStructuredFlags) {
+    named.insert(absl::StrCat(kPrefix, row.name));
+    args.push_back(absl::StrCat("--", kPrefix, row.name, "=", row.text));
+    EXPECT_TRUE(values.insert(row.value).second) << row.name << " has the value of another flag";
+  }
+  const absl::StatusOr<Flags> flags = ParseFlags(args), defaults = ParseFlags({"m"});
   ASSERT_TRUE(flags.ok()) << flags.status();
-  EXPECT_EQ(flags->chat.gate.max_choices, 7);
-  EXPECT_EQ(flags->chat.gate.max_keys, 100);
-  EXPECT_EQ(flags->chat.gate.regex.max_bytes, 99);
-  EXPECT_FALSE(ParseFlags({"m", "--structured-outputs-max-choices=0"}).ok());
+  for (const StructuredFlag& row : kStructuredFlags) {
+    EXPECT_EQ(row.get(*flags), row.value) << row.name;
+    EXPECT_NE(row.get(*defaults), row.value) << row.name << ": a flag without effect would pass";
+  }
+  Flags any;
+  for (const FlagGroup& group : CoordinatorFlags(&any).groups) {
+    for (const Flag& flag : group.flags) {
+      if (absl::StartsWith(flag.name, kPrefix)) there.insert(flag.name);
+    }
+  }
+  EXPECT_EQ(named, there);
+}
+
+TEST(FrontFlagsTest, NoBoundOfStructuredOutputsIsNothing) {
+  for (const char* wrong :
+       {"max-bytes=0", "max-bytes=-1", "max-choices=0", "compile-timeout=0", "mask-timeout=0s", "max-depth=7",
+        "max-whitespace=-1", "max-sequence-bytes=0", "max-chain-branches=-1"}) {
+    EXPECT_FALSE(ParseFlags({"m", absl::StrCat("--structured-outputs-", wrong)}).ok()) << wrong;
+  }
 }
 
 }  // namespace
