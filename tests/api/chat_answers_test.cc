@@ -302,6 +302,33 @@ TEST_F(ChatAnswersTest, ChoicesOfToolsThatAreRefused) {
   }
 }
 
+// --enable-auto-tool-choice=false
+TEST_F(ChatAnswersTest, WithoutAutoToolChoiceACallHasToBeForced) {
+  ServedModel model = FakeModel(engine_);
+  model.templates.chat = *ChatTemplate::Compile("{{ messages[0].content }}");
+  model.turn_format = {FindToolFormat("hermes"), nullptr};
+  model.auto_tool_choice = false;
+  model.grammar_problem = "no end token";
+  server_->SetModel(std::move(model));
+  const auto send = [&](const char* choice) {
+    return Send("POST", "/v1/chat/completions", Body("x", absl::StrCat(kTools, choice)));
+  };
+  for (const char* choice :
+       {"", R"(, "tool_choice": "auto")",
+        R"(, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools":
+            [{"type": "function", "function": {"name": "f"}}]}})"}) {
+    const HttpReply reply = send(choice);
+    ASSERT_EQ(reply.status, 400) << choice;
+    const Json error = Json::parse(reply.body)["error"];
+    EXPECT_EQ(error["param"], "tool_choice") << choice;
+    EXPECT_EQ(error["message"], "this server was started with --enable-auto-tool-choice=false") << choice;
+  }
+  EXPECT_EQ(send(R"(, "tool_choice": "none")").status, 200);
+  EXPECT_EQ(Json::parse(send(R"(, "tool_choice": "required")").body)["error"]["message"],
+            "this model has no structured outputs: no end token")
+      << "a forced call goes on to its grammar";
+}
+
 TEST_F(ChatAnswersTest, AModelWithoutGrammarsSaysWhy) {
   const HttpReply reply =
       Send("POST", "/v1/chat/completions", Body("x", absl::StrCat(kTools, R"(, "tool_choice": "required")")));

@@ -41,10 +41,13 @@ class TextPartsTest : public testing::Test {
     const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
     Write(file, absl::StrReplaceAll(text, {{from, to}}));
   }
-  TextParts Read() {
+  absl::StatusOr<TextParts> TryToRead(const ChatFlags& chat) {
     const auto checkpoint = Checkpoint::Open(dir_.path(), LoadFormat::kDummy);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
-    auto parts = ReadTextParts(**checkpoint, dir_.path());
+    return ReadTextParts(**checkpoint, dir_.path(), chat);
+  }
+  TextParts Read(const ChatFlags& chat = {}) {
+    auto parts = TryToRead(chat);
     EXPECT_TRUE(parts.ok()) << parts.status();
     return *std::move(parts);
   }
@@ -89,6 +92,56 @@ TEST_F(TextPartsTest, ATemplateThatDoesNotCompileIsAProblemWithLineAndReason) {
          {{{"name", "default"}, {"template", "x"}}, {{"name", "tool_use"}, {"template", "{{"}}});
   EXPECT_NE(Read().templates.chat, nullptr);
   EXPECT_THAT(Read().templates.tools_problem, HasSubstr("it does not compile: line 1"));
+}
+
+TEST_F(TextPartsTest, TheParsersAreThoseOfTheTemplateUnlessAFlagNamesOthers) {
+  const auto formats = [this](const ChatFlags& chat) {
+    const TurnFormat format = Read(chat).turn_format;
+    return std::pair(format.tools == nullptr ? "none" : std::string(format.tools->name),
+                     format.reasoning == nullptr ? "none" : std::string(format.reasoning->name));
+  };
+  using Pair = std::pair<std::string, std::string>;
+  Write("chat_template.jinja", "<tool_call></tool_call><think></think>");
+  EXPECT_EQ(formats({}), Pair("hermes", "qwen3"));
+  EXPECT_EQ(formats({.tool_call_parser = "none"}), Pair("none", "qwen3"));
+  EXPECT_EQ(formats({.reasoning_parser = "none"}), Pair("hermes", "none"));
+  EXPECT_EQ(formats({.tool_call_parser = "llama4_json", .reasoning_parser = "deepseek_r1"}),
+            Pair("llama3_json", "deepseek_r1"))
+      << "an alias names its row";
+  for (const ChatFlags& wrong :
+       {ChatFlags{.tool_call_parser = "nope"}, ChatFlags{.reasoning_parser = "nope"}}) {
+    const absl::Status status = TryToRead(wrong).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("nope"));
+  }
+}
+
+TEST_F(TextPartsTest, ATemplateOfAFlagStandsInPlaceOfAllOfTheModels) {
+  SetKey("tokenizer_config.json", "chat_template",
+         {{{"name", "default"}, {"template", "x"}}, {{"name", "tool_use"}, {"template", "y"}}});
+  std::filesystem::remove(Path("chat_template.jinja"));
+  EXPECT_NE(Read().templates.tools, nullptr);
+  const TextParts parts = Read({.chat_template = "[INST]{{ messages[0].content }}[TOOL_CALLS]"});
+  EXPECT_EQ(parts.templates.tools, nullptr);
+  ASSERT_NE(parts.templates.chat, nullptr);
+  EXPECT_EQ(*parts.templates.chat->Render({{"messages", {{{"role", "user"}, {"content", "a"}}}}}),
+            "[INST]a[TOOL_CALLS]");
+  ASSERT_NE(parts.turn_format.tools, nullptr) << "the parser goes by the flag's template";
+  EXPECT_EQ(parts.turn_format.tools->name, "mistral");
+  EXPECT_EQ(parts.turn_format.reasoning, nullptr);
+  const absl::Status status = TryToRead({.chat_template = "{% if %}"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--chat-template: it does not compile: line 1"));
+  Write("chat_template.jinja", "{% if %}");
+  EXPECT_EQ(Read({.chat_template = "x"}).templates.chat_problem, "")
+      << "the model's own template is not used";
+}
+
+TEST_F(TextPartsTest, DefaultVariablesOfTheTemplateAreThoseOfTheFlag) {
+  EXPECT_EQ(Read().default_template_kwargs, nullptr);
+  const TextParts parts = Read({.default_template_kwargs = R"({"enable_thinking": false, "b": [1]})"});
+  ASSERT_NE(parts.default_template_kwargs, nullptr);
+  EXPECT_EQ(parts.default_template_kwargs->dump(), R"({"enable_thinking":false,"b":[1]})");
 }
 
 }  // namespace
