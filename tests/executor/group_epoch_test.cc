@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "proto/limits.h"
 #include "tests/executor/group_epoch_fixture.h"
 
 namespace somnus {
@@ -151,6 +152,65 @@ TEST_F(GroupEpochTest, TheFirstRankOfTheLastStageRepliesWithTokens) {
   const absl::StatusOr<v1::StepReply> reply = epoch_->Wait(absl::Minutes(1));
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(reply->tokens_size(), 1);
+}
+
+// The masks of a step, of which each has so many bytes; the last one, of slot 0, lets slot 0 sample token 7.
+v1::StepMasks MasksOf(int64_t step_id, const std::vector<int64_t>& sizes) {
+  v1::StepMasks masks;
+  masks.set_step_id(step_id);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    v1::SlotMask* mask = masks.add_masks();
+    const bool is_last = i + 1 == sizes.size();
+    mask->set_slot(is_last ? 0 : static_cast<int32_t>(i) + 1);
+    mask->set_allowed(std::string(sizes[i], is_last ? '\0' : static_cast<char>('a' + i)));
+    if (is_last) (*mask->mutable_allowed())[0] = static_cast<char>(1 << 7);
+  }
+  return masks;
+}
+
+// Large vocabularies and many slots: the masks of a step may have more bytes than a message of their own.
+TEST_F(GroupEpochTest, MasksArriveWholeAndOnceAtTheRankThatSamplesAlone) {
+  constexpr int kSampling = 2;  // rank 0 of the last stage
+  const int64_t mask_bytes = (FakeWorkerOptions().vocab_size + 31) / 32 * 4;
+  options_.num_stages = 2;
+  Connect(4);
+  for (const int rank : {0, 1, 3}) workers_[rank]->Mute();
+  struct Case {
+    std::vector<int64_t> sizes;
+    std::vector<int> messages;  // the masks in each message
+  };
+  const Case cases[] = {
+      {{mask_bytes}, {1}},
+      {{kStepBytes / 2, kStepBytes / 2 - 1, kStepBytes / 2, mask_bytes, mask_bytes}, {3, 2}},
+      {{kStepBytes / 2, kStepBytes / 2}, {2}},  // full, and no empty message follows
+      {{kStepBytes + mask_bytes, mask_bytes}, {1, 1}},
+  };
+  size_t num_messages = 0;
+  for (int64_t step_id = 1; const Case& one : cases) {
+    v1::StepRequest step = MakeStep(step_id);
+    step.set_awaits_masks(true);
+    ASSERT_TRUE(epoch_->ExecuteAsync(&step).ok());
+    const v1::StepMasks masks = MasksOf(step_id, one.sizes);
+    ASSERT_TRUE(epoch_->SendMasks(masks).ok());
+    const absl::StatusOr<v1::StepReply> reply = epoch_->Wait(absl::Minutes(1));
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    ASSERT_EQ(reply->tokens_size(), 1);
+    EXPECT_EQ(reply->tokens(0).token_id(), 7);
+
+    const std::vector<v1::StepMasks> messages = workers_[kSampling]->mask_messages();
+    ASSERT_EQ(messages.size(), num_messages + one.messages.size()) << "of step " << step_id;
+    v1::StepMasks whole;
+    for (const int count : one.messages) {
+      const v1::StepMasks& message = messages[num_messages++];
+      EXPECT_EQ(message.masks_size(), count) << "of step " << step_id;
+      EXPECT_EQ(message.has_more(), num_messages < messages.size());
+      EXPECT_EQ(message.step_id(), step_id);
+      for (const v1::SlotMask& mask : message.masks()) *whole.add_masks() = mask;
+    }
+    whole.set_step_id(step_id++);
+    EXPECT_TRUE(whole.SerializeAsString() == masks.SerializeAsString()) << "of step " << masks.step_id();
+  }
+  for (const int rank : {0, 1, 3}) EXPECT_EQ(workers_[rank]->mask_messages().size(), 0u) << "rank " << rank;
 }
 
 TEST_F(GroupEpochTest, AGroupThatCannotBeMadeIsAFailedJoin) {

@@ -61,7 +61,7 @@ class FakeWorkerService : public FakeChecks {
     absl::MutexLock lock(&mu_);
     failing_step_ = step_id;
   }
-  // Steps have no tokens in their replies, as of a rank that does not sample.
+  // Steps have no tokens in their replies and await no masks, as of a rank that does not sample.
   void Mute() {
     absl::MutexLock lock(&mu_);
     muted_ = true;
@@ -123,6 +123,11 @@ class FakeWorkerService : public FakeChecks {
   void SetState(const std::string& state) {  // that Fence reports from now on: "failed"
     absl::MutexLock lock(&mu_);
     state_ = state;
+  }
+
+  std::vector<v1::StepMasks> mask_messages() const {  // as they came, without those within a step
+    absl::MutexLock lock(&mu_);
+    return mask_messages_;
   }
 
   v1::ParallelConfig parallel() const {  // of the last JoinGroup
@@ -221,11 +226,12 @@ class FakeWorkerService : public FakeChecks {
     v1::StepRequest request, awaits;  // `awaits`: the step that awaits masks
     while (stream->Read(&request)) {
       v1::StepReply reply;
-      if (request.awaits_masks()) {
+      if (request.awaits_masks() && !muted()) {
         awaits = request;
         continue;
       }
       if (request.step_id() == 0 && request.has_masks()) {
+        NoteMasks(request.masks());
         awaits.mutable_masks()->MergeFrom(request.masks());
         if (request.masks().has_more()) continue;
         request = awaits;
@@ -392,6 +398,14 @@ class FakeWorkerService : public FakeChecks {
     return ToGrpcStatus(absl::FailedPreconditionError(
         absl::StrCat("group_epoch: the request is of epoch ", epoch, ", this worker is in epoch ", epoch_)));
   }
+  bool muted() const {
+    absl::MutexLock lock(&mu_);
+    return muted_;
+  }
+  void NoteMasks(const v1::StepMasks& masks) {
+    absl::MutexLock lock(&mu_);
+    mask_messages_.push_back(masks);
+  }
   v1::StepReply Answer(const v1::StepRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     absl::StatusOr<v1::StepReply> reply = worker_.Execute(request);
     if (request.group_epoch() != epoch_) reply = absl::FailedPreconditionError("another epoch");
@@ -420,6 +434,7 @@ class FakeWorkerService : public FakeChecks {
   FakeMemory memory_ ABSL_GUARDED_BY(mu_);
   int64_t failing_step_ ABSL_GUARDED_BY(mu_) = 0;
   bool muted_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<v1::StepMasks> mask_messages_ ABSL_GUARDED_BY(mu_);
   std::deque<absl::Status> answers_ ABSL_GUARDED_BY(mu_);
   absl::Status read_error_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);
