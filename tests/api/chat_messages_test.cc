@@ -226,5 +226,19 @@ TEST(ParseInOrderTest, KeepsTheNamedMembersAndTheFirstKeys) {
             R"({"a":{"b":{"c":1,"d":2},"e":{"f":3,"g":4}}})");
 }
 
+TEST(ParseInOrderTest, TakesEveryValueAndLeavesWholeMembersOut) {
+  EXPECT_EQ(
+      ParseInOrder(R"({"a": [{}, [], -1, 18446744073709551615, 1.5, "\u00e9", true, null], "b": {}})", {}, 8)
+          .dump(),
+      R"({"a":[{},[],-1,18446744073709551615,1.5,"é",true,null],"b":{}})");
+  EXPECT_EQ(ParseInOrder(R"({"x": [[{"a": 1}], {"b": [2]}], "a": [{"x": 1}], "y": 3, "b": 4})", {"a", "b"}, 8)
+                .dump(),
+            R"({"a":[{"x":1}],"b":4})");
+  EXPECT_EQ(ParseInOrder(R"({"a": {"b": 1}, "c": 2, "a": [3]})", {}, 8).dump(), R"({"a":[3],"c":2})")
+      << "the last of two values counts, in the place of the first";
+  for (const char* wrong : {"[{}]", "1", R"({"a": 1)", R"({"a": [}]})", R"({"a": 1} 2)", ""})
+    EXPECT_EQ(ParseInOrder(wrong, {}, 8).dump(), "{}") << wrong;
+}
+
 }  // namespace
 }  // namespace somnus
