@@ -202,3 +202,10 @@ class Constraints(unittest.TestCase):
         self.assertRegex(self.text(regex="[a-c]{3}-[0-9]{2}"), r"\A[a-c]{3}-[0-9]{2}\Z")
         self.assertIn(self.text(choice=pb.ChoiceConstraint(choices=["red", "green"])), ("red", "green"))
         self.assertIn(self.text(grammar='root ::= "yes" | "no"'), ("yes", "no"))
+        tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<a>", "end": "</a>",
+                                                    "content": {"type": "json_schema", "json_schema": SCHEMA}}}
+        tagged = self.text(structural_tag=json.dumps(tag))
+        self.assertRegex(tagged, r"(?s)\A<a>.*</a>\Z")
+        self.assertIn(json.loads(tagged[len("<a>"):-len("</a>")])["days"], (1, 2, 3))
+        tokens, _ = self.gateway.tokens(self.prompt, max_tokens=8, json_object=True)  # any object, which may have no end
+        self.assertRegex(self.cluster.request("POST", "/detokenize", {"tokens": tokens}).json["prompt"], r"\A\s*\{\s*[\"}]")
