@@ -293,8 +293,9 @@ asio::awaitable<bool> HttpConnection::Follow(const Request& request, ResponsePro
     last_status_ = 200;
     const bool usable = co_await SendChunk(request, std::move(head), std::move(output.bytes), output.done);
     if (output.done) co_return usable;
-    if (!usable) {
+    if (!usable) {  // a write finds that the client has left, before the watch does
       producer->Abort();
+      last_status_ = kClientHasLeft;
       co_return false;
     }
   }
