@@ -73,7 +73,8 @@ INSTANTIATE_TEST_SUITE_P(GgufFiles, GoldenTest,
 // Whole experts on each rank; a rank may have a single expert or several.
 TEST(GoldenExpertsTest, RanksMayDivideTheExperts) {
   for (const char* model :
-       {"variants/qwen3-moe", "variants/qwen2-moe", "variants/mixtral", "variants/glm4-moe"}) {
+       {"variants/qwen3-moe", "variants/qwen2-moe", "variants/mixtral", "variants/glm4-moe",
+        "variants/deepseek-v3", "variants/glm4-moe-lite", "variants/gpt-oss", "variants/gpt-oss-mxfp4"}) {
     for (int world_size = 2; world_size <= 4; ++world_size) {
       SCOPED_TRACE(testing::Message() << model << " on " << world_size << " ranks");
       const auto result =
