@@ -86,8 +86,11 @@ TEST_F(GgufCheckpointTest, ReadRowsChecksItsRange) {
 }
 
 TEST_F(GgufCheckpointTest, OptionsAreReadOrRefused) {
-  EXPECT_THAT(OpenError(TinyGguf("mamba")),
-              HasSubstr("UNIMPLEMENTED: m.gguf: key general.architecture: mamba"));
+  for (const std::string architecture : {"mamba", "gemma4", "qwen3next", "qwen35", "qwen35moe", "lfm2"}) {
+    EXPECT_THAT(
+        OpenError(TinyGguf(architecture)),
+        HasSubstr("UNIMPLEMENTED: m.gguf: key general.architecture: " + architecture + " is not supported"));
+  }
   EXPECT_THAT(OpenError(TinyGguf("qwen3")),
               HasSubstr("tensor model.layers.0.self_attn.q_norm.weight is missing"));
   GgufWriter experts = TinyGguf("qwen3"), mixtral = TinyGguf();

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "checkpoint/family.h"
 #include "tests/checkpoint/hf_configs.h"
 
@@ -255,6 +259,27 @@ TEST(HfConfig, RefusesWhatItDoesNotKnow) {
               HasSubstr("quantization_config"));
   EXPECT_THAT(ErrorOf(With(Llama(), "hidden_act", "gelu")),
               HasSubstr("UNIMPLEMENTED: config.json: hidden_act: gelu"));
+}
+
+// docs/execution.md names these; three of the classes are wrappers of a text model.
+TEST(HfConfig, RefusesFamiliesThatAreNotThereYet) {
+  const auto error_of = [](const char* class_name, const char* type) {
+    json config = With(Llama(), "model_type", type);
+    if (absl::EndsWith(class_name, "ForConditionalGeneration")) {
+      config.erase("architectures");
+      config = {{"model_type", "some"}, {"text_config", config}};
+    }
+    return ErrorOf(With(config, "architectures", {class_name}));
+  };
+  for (const auto& [class_name, type] : {std::pair{"Gemma4ForCausalLM", "gemma4_text"},
+                                         {"Gemma4ForConditionalGeneration", "gemma4_text"},
+                                         {"Qwen3NextForCausalLM", "qwen3_next"},
+                                         {"Qwen3_5ForConditionalGeneration", "qwen3_5_text"},
+                                         {"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"},
+                                         {"Lfm2ForCausalLM", "lfm2"}}) {
+    const std::string line = absl::StrCat("config.json: architectures: ", class_name, " is not supported");
+    EXPECT_EQ(error_of(class_name, type), "UNIMPLEMENTED: " + line);
+  }
 }
 
 TEST(HfConfig, Quantization) {

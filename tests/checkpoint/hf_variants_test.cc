@@ -48,6 +48,23 @@ const Row kRows[] = {
     {"Glm4"},
 };
 
+constexpr char kLatent[] = R"({"kv_lora_rank":24,"q_lora_rank":20,"qk_nope_head_dim":16,"qk_rope_head_dim":8,
+  "v_head_dim":20,"num_experts":32,"num_experts_per_tok":2,"moe_intermediate_size":32,
+  "first_k_dense_replace":1})";
+
+const Row kMixtures[] = {
+    {"Qwen2Moe", R"({"num_experts":32,"num_experts_per_tok":2,"moe_intermediate_size":32,
+      "shared_expert_intermediate_size":40,"decoder_sparse_step":2,"use_sliding_window":true,
+      "max_window_layers":1,"sliding_window":128})"},
+    {"Qwen3Moe", R"({"num_experts":32,"num_experts_per_tok":2,"moe_intermediate_size":32,
+      "norm_topk_prob":true,"decoder_sparse_step":2})"},
+    {"Mixtral", R"({"num_experts":32})"},
+    {"Glm4Moe", R"({"num_experts":32,"num_experts_per_tok":2,"moe_intermediate_size":32})"},
+    {"DeepseekV3", kLatent},
+    {"Glm4MoeLite", kLatent},
+    {"GptOss", R"({"num_experts":32,"attention_bias":true})", true},
+};
+
 class HfVariants : public testing::TestWithParam<Row> {
  protected:
   json Config(const json& more = json::object()) const {
@@ -57,8 +74,12 @@ class HfVariants : public testing::TestWithParam<Row> {
     return config;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Families, HfVariants, testing::ValuesIn(kRows),
-                         [](const auto& info) { return info.param.class_name; });
+std::string ClassName(const testing::TestParamInfo<Row>& info) { return info.param.class_name; }
+INSTANTIATE_TEST_SUITE_P(Families, HfVariants, testing::ValuesIn(kRows), ClassName);
+INSTANTIATE_TEST_SUITE_P(Mixtures, HfVariants, testing::ValuesIn(kMixtures), ClassName);
+
+class HfMixtures : public HfVariants {};
+INSTANTIATE_TEST_SUITE_P(Mixtures, HfMixtures, testing::ValuesIn(kMixtures), ClassName);
 
 std::string Text(const RopeConfig& rope) {
   return absl::StrCat(static_cast<int>(rope.type), " theta ", rope.theta, " factor ", rope.factor,
@@ -67,14 +88,24 @@ std::string Text(const RopeConfig& rope) {
                       " factors ", absl::StrJoin(rope.freq_factors, ","));
 }
 
+std::string Text(const ExpertsConfig& experts) {
+  return absl::StrCat(experts.num_experts, " experts, ", experts.per_token, " of ", experts.expert_size,
+                      " shared ", experts.shared_size, experts.shared_gate, " score ",
+                      static_cast<int>(experts.score), experts.renormalize, experts.correction, " scale ",
+                      experts.scale, " groups ", experts.top_groups, " of ", experts.num_groups);
+}
+
 // The fields that the spellings set.
 std::string Text(const ModelConfig& model) {
+  const LatentConfig& latent = model.latent;
   std::string text = absl::StrCat(Text(model.rope), " | ", Text(model.local_rope), " | positions ",
                                   model.max_position_embeddings, " heads ", model.num_kv_heads, " of ",
-                                  model.head_dim, " |");
+                                  model.head_dim, " scale ", model.attention_scale, " | ");
+  absl::StrAppend(&text, Text(model.experts), " | latent ", latent.rank, " ", latent.query_rank, " ",
+                  latent.nope, " ", latent.rope, " ", latent.value, latent.interleaved, " |");
   for (int32_t i = 0; i < model.num_layers; ++i)
-    absl::StrAppend(&text, " ", model.AttentionOf(i).window, ":",
-                    static_cast<int>(model.AttentionOf(i).rope));
+    absl::StrAppend(&text, " ", model.AttentionOf(i).window, ":", static_cast<int>(model.AttentionOf(i).rope),
+                    model.HasExperts(i) ? "e" : "");
   return text;
 }
 
@@ -173,6 +204,52 @@ TEST_P(HfVariants, NullsAreAbsentKeys) {
   // Here null has a special meaning: no window.
   const ModelConfig without = Good(With(Config(rope), "sliding_window", nullptr));
   for (int32_t i = 0; i < without.num_layers; ++i) EXPECT_EQ(without.AttentionOf(i).window, 0);
+}
+
+// Every family's number of experts may have each of the three names, also where the other two are null. A
+// list of the layers wins over a rule.
+TEST_P(HfMixtures, ExpertsInTheSpellingsOfTheReleases) {
+  json config = Config({{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}});
+  const ModelConfig model = Good(config);
+  EXPECT_EQ(model.experts.num_experts, 32);
+  config.erase("num_experts");
+  const char* const names[] = {"num_experts", "num_local_experts", "n_routed_experts"};
+  for (const char* name : names) {
+    json named = With(config, name, 32);
+    EXPECT_EQ(Text(Good(named)), Text(model)) << name;
+    for (const char* other : names) {
+      if (other != name) named[other] = nullptr;
+    }
+    EXPECT_EQ(Text(Good(named)), Text(model)) << name << " beside nulls";
+    EXPECT_EQ(Good(With(config, name, 16)).experts.num_experts, 16);
+  }
+  EXPECT_GT(Good(config).experts.num_experts, 4) << "the class's default";
+
+  // The layers by name are those by rule.
+  const json listed = With(With(config, "num_experts", 32), "mlp_layer_types", {"dense", "sparse"});
+  const bool all =
+      std::string(GetParam().class_name) == "Mixtral" || std::string(GetParam().class_name) == "GptOss";
+  EXPECT_EQ(model.HasExperts(0), all);
+  EXPECT_TRUE(model.HasExperts(1));
+  json without_rule = listed;
+  for (const char* key : {"decoder_sparse_step", "first_k_dense_replace"}) without_rule.erase(key);
+  EXPECT_EQ(Text(Good(listed)), Text(model));
+  EXPECT_EQ(Text(Good(without_rule)), Text(model));
+}
+
+TEST_P(HfMixtures, NullsAreAbsentKeys) {
+  const json rope = {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}};
+  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
+                          "decoder_sparse_step", "mlp_only_layers", "mlp_layer_types", "qkv_bias", "n_group",
+                          "first_k_dense_replace", "n_shared_experts", "shared_expert_intermediate_size",
+                          "topk_group", "routed_scaling_factor", "use_qk_norm", "rope_interleave",
+                          "swiglu_limit", "swiglu_alpha", "num_nextn_predict_layers"}) {
+    json config = Config(rope);
+    config.erase(key);
+    const std::string wanted = Text(Good(config));
+    config[key] = nullptr;
+    EXPECT_EQ(Text(Good(config)), wanted) << key;
+  }
 }
 
 // Keys of other kinds of layers, which stand in files of every family that transformers 5 has written.

@@ -180,6 +180,7 @@ class Doctor(unittest.TestCase):
         self.assertEqual(report["model"]["stored_bytes"], 2 * report["model"]["num_parameters"])
         self.assertNotIn("ceilings", report)
         self.assertNotIn("at_best", report["model"])
+        self.assertTrue(report["model"]["as_stored"]["fits"])
 
     def test_one_worker_and_no_model_without_arguments(self):
         report = self.report()
@@ -217,7 +218,7 @@ class Doctor(unittest.TestCase):
         done = self.doctor(tiny("qwen3"), "--no-measure", "--workers=2")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual([line[:15].strip() for line in done.stdout.splitlines()],
-                         ["CPU", "instructions", "memory", "NUMA", "worker 0", "worker 1", "model"])
+                         ["CPU", "instructions", "memory", "NUMA", "worker 0", "worker 1", "model", "in memory"])
 
     def test_ceilings_are_measured_unless_that_is_declined(self):
         done = self.doctor(tiny("qwen3"), "--json")

@@ -170,6 +170,20 @@ class Crossings:
                 keeps = level == 1 and "--keep-kv-on-sleep" in self.subject
                 self.assertEqual(self.metric("somnus:kv_blocks_kept_total") > kept, keeps)
 
+    def test_sleeps_by_tag(self):
+        """The experts of a mixture belong to `weights`."""
+        for tag, other in (("weights", "kv_cache"), ("kv_cache", "weights")):
+            with self.subTest(tag=tag):
+                self.cluster.wait_idle()
+                before = [rank["bytes_by_tag"] for rank in self.cluster.status()["ranks"]]
+                self.cluster.admin(f"/sleep?level=1&tags={tag}")
+                for rank, had in zip(self.cluster.status()["ranks"], before):
+                    now = rank["bytes_by_tag"]
+                    self.assertGreater(int(had[tag]), 0)
+                    self.assertEqual((int(now.get(tag, 0)), now[other]), (0, had[other]))
+                self.cluster.admin(f"/wake_up?tags={tag}")
+                self.assert_as_wanted()
+
     def test_a_reload(self):
         self.disturbed(lambda: self.cluster.admin("/reload_weights?mode=keep"))
 

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import unittest
 
-from cluster.harness import Cluster, tiny, wait_until
+from cluster.harness import Cluster, grpc, served_weights, tiny, wait_until
 from cluster.harness.lora_files import write_adapter, write_merged
 
 MODEL = "llama-uneven"
@@ -94,6 +94,37 @@ class Lora(unittest.TestCase):
         self.assertEqual(self.unload("third").status, 200)
         self.assertEqual(self.unload("third").status, 404)
         self.assertEqual(self.cluster.request("POST", "/v1/completions", {"model": "third", "prompt": "a"}).status, 404)
+
+    def test_calls_of_grpc(self):
+        pb = served_weights.generate_stubs()
+        self.start()
+        with grpc.insecure_channel(f"127.0.0.1:{self.cluster.control_port}") as channel:
+            control = served_weights.rpc.ControlServiceStub(channel)
+
+            def load(name, path, **fields):
+                control.LoadLoraAdapter(pb.LoadLoraAdapterRequest(lora_name=name, lora_path=path, **fields), timeout=60)
+
+            def unload(name):
+                control.UnloadLoraAdapter(pb.UnloadLoraAdapterRequest(lora_name=name), timeout=60)
+
+            def refused(code, text, call, *args, **fields):
+                with self.assertRaises(grpc.RpcError) as caught:
+                    call(*args, **fields)
+                self.assertEqual(caught.exception.code(), code, caught.exception.details())
+                self.assertIn(text, caught.exception.details())
+            load("poet", poet)
+            answer = self.answer("poet")
+            self.assert_merged(answer)
+            refused(grpc.StatusCode.ALREADY_EXISTS, "is loaded", load, "poet", other)
+            refused(grpc.StatusCode.NOT_FOUND, "adapter_config.json", load, "x", "/nowhere")
+            refused(grpc.StatusCode.NOT_FOUND, "nowhere", load, "x", poet, model="nowhere")
+            load("poet", other, load_inplace=True, model=self.cluster.name)
+            self.assertNotEqual(self.answer("poet"), answer)
+            load("poet", poet, load_inplace=True)
+            self.assertEqual(self.answer("poet"), answer)
+            unload("poet")
+            refused(grpc.StatusCode.NOT_FOUND, "poet", unload, "poet")
+        self.assertEqual(self.ask("poet").status, 404)
 
     def test_adapters_that_were_loaded_at_run_time(self):
         """Adapters are there after a kill, a sleep and a reload, and may be loaded while the model sleeps. crossings_test.py has adapters of

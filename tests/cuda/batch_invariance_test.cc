@@ -35,19 +35,20 @@ class BatchInvarianceTest : public testing::TestWithParam<Setup> {
       made.device->SetBatchInvariant(true);
       return made;
     };
-    auto group = RankGroup::Load(std::string("tests/data/tiny/") + GetParam().model, GetParam().world_size,
+    auto group = RankGroup::Load(std::string("tests/data/") + GetParam().model, GetParam().world_size,
                                  options, 64, make);
     EXPECT_TRUE(group.ok()) << group.status();
     return group.ok() ? *std::move(group) : nullptr;
   }
 };
 
-std::vector<MiniRequest> Requests() {
+std::vector<MiniRequest> Requests(int32_t vocab_size) {
   std::mt19937 random(7);
   std::vector<MiniRequest> requests;
   for (const int32_t length : {1, 19, 40}) {
     MiniRequest request;
-    for (int32_t i = 0; i < length; ++i) request.prompt.push_back(static_cast<int32_t>(random() % 512));
+    for (int32_t i = 0; i < length; ++i)
+      request.prompt.push_back(static_cast<int32_t>(random() % vocab_size));
     request.max_tokens = 3;
     request.sampling.set_num_logprobs(5);
     request.sampling.set_num_prompt_logprobs(2);
@@ -74,7 +75,7 @@ MiniResult RunOne(RankGroup& group, const MiniRequest& request, const MiniOption
 TEST_P(BatchInvarianceTest, SameBitsHoweverTheWorkIsCut) {
   const std::unique_ptr<RankGroup> group = Load(), eager = Load(/*eager=*/true);
   ASSERT_TRUE(group && eager);
-  const std::vector<MiniRequest> requests = Requests();
+  const std::vector<MiniRequest> requests = Requests(group->config().vocab_size);
   std::vector<MiniResult> alone;
   for (const MiniRequest& request : requests) alone.push_back(RunOne(*group, request, Cut(96)));
   for (const auto& [ranks, options] :
@@ -92,7 +93,7 @@ TEST_P(BatchInvarianceTest, SameBitsHoweverTheWorkIsCut) {
 TEST_P(BatchInvarianceTest, SameBitsWhenDecodedTokensArePrefilled) {
   const std::unique_ptr<RankGroup> group = Load();
   ASSERT_TRUE(group);
-  MiniRequest request = Requests()[1];
+  MiniRequest request = Requests(group->config().vocab_size)[1];
   request.max_tokens = 8;
   const MiniResult whole = RunOne(*group, request, Cut(96));
   ASSERT_EQ(whole.tokens.size(), 8u);
@@ -110,16 +111,17 @@ std::string SetupName(const testing::TestParamInfo<Setup>& info) {
                      (!info.param.cache                    ? ""
                       : *info.param.cache == DataType::kI8 ? "_i8"
                                                            : "_f8");
-  for (char& c : name) c = c == '-' ? '_' : c;
+  for (char& c : name) c = c == '-' || c == '/' ? '_' : c;
   return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, BatchInvarianceTest,
-                         testing::Values(Setup{"llama-uneven", DataType::kBF16, 1},
-                                         Setup{"llama-uneven", DataType::kF32, 1},
-                                         Setup{"qwen3", DataType::kBF16, 2},
-                                         Setup{"opt", DataType::kF16, 1, DataType::kF8E4M3},
-                                         Setup{"qwen3", DataType::kBF16, 2, DataType::kI8}),
+                         testing::Values(Setup{"tiny/llama-uneven", DataType::kBF16, 1},
+                                         Setup{"tiny/llama-uneven", DataType::kF32, 1},
+                                         Setup{"tiny/qwen3", DataType::kBF16, 2},
+                                         Setup{"tiny/opt", DataType::kF16, 1, DataType::kF8E4M3},
+                                         Setup{"tiny/qwen3", DataType::kBF16, 2, DataType::kI8},
+                                         Setup{"variants/gpt-oss", DataType::kBF16, 1}),
                          SetupName);
 
 }  // namespace

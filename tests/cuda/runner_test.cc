@@ -20,6 +20,7 @@ constexpr char kModel[] = "tests/data/tiny/llama-uneven";
 struct GoldenParam {
   const char* model;
   int world_size;
+  bool expert_parallel = false;
 };
 
 #ifdef SOMNUS_CUDA_EMULATOR
@@ -34,14 +35,15 @@ class GpuGolden : public testing::TestWithParam<GoldenParam> {};
 TEST_P(GpuGolden, SameAsTransformersInF32) {
   SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
   const auto result = RunGolden(std::string("tests/data/") + GetParam().model, GetParam().world_size,
-                                DataType::kF32, GpuRanks(), kMaxCases);
+                                DataType::kF32, GpuRanks(), kMaxCases, GetParam().expert_parallel);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_LT(result->worst, 1e-3);
   EXPECT_EQ(result->mismatch, "");
 }
 
 std::string GoldenName(const testing::TestParamInfo<GoldenParam>& info) {
-  std::string name = std::string(info.param.model) + "_" + std::to_string(info.param.world_size);
+  std::string name = std::string(info.param.model) + "_" + std::to_string(info.param.world_size) +
+                     (info.param.expert_parallel ? "_expert_parallel" : "");
   for (const char separator : {'-', '/'}) std::replace(name.begin(), name.end(), separator, '_');
   return name;
 }
@@ -56,6 +58,16 @@ INSTANTIATE_TEST_SUITE_P(
                     GoldenParam{"variants/phi3-longrope", 1}, GoldenParam{"variants/gemma2", 1},
                     GoldenParam{"variants/gemma3", 1}, GoldenParam{"variants/deepseek-v3", 2},
                     GoldenParam{"variants/gpt-oss", 1}),
+    GoldenName);
+
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, GpuGolden,
+    testing::Values(GoldenParam{"variants/mistral-window", 3}, GoldenParam{"variants/smollm3", 2},
+                    GoldenParam{"variants/olmo3", 4}, GoldenParam{"variants/mixtral", 3},
+                    GoldenParam{"variants/glm4-moe-lite", 4}, GoldenParam{"variants/gpt-oss-mxfp4", 2},
+                    GoldenParam{"variants/qwen2-moe", 2}, GoldenParam{"variants/granite-hybrid", 1},
+                    GoldenParam{"variants/qwen3-moe", 3, /*expert_parallel=*/true},
+                    GoldenParam{"gguf_variants/glm4-moe", 1}, GoldenParam{"gguf_variants/ministral3", 2}),
     GoldenName);
 
 // A step that begins a sequence of `tokens` in slot 0.

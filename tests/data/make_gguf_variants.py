@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/data/gguf_variants: tiny checkpoints of tests/data/variants as llama.cpp's converter writes them.
 
-Needs: pip install gguf numpy safetensors.  Usage: make_gguf_variants.py [variant ...] (writes beside itself; the same bytes every time)
+Needs: pip install gguf numpy.  Usage: make_gguf_variants.py [variant ...] (writes beside itself; the same bytes every time)
 Names of tensors and keys, the order of q's and k's rows, and norms of 1 + w are llama.cpp's (convert_hf_to_gguf.py). Two keys
 are written that its converter leaves out, because the tiny models differ there from what llama.cpp assumes: Gemma's
 attention.scale, and Gemma 3's attention.sliding_window_pattern.
@@ -14,7 +14,6 @@ import sys
 
 import gguf
 import numpy as np
-from safetensors import safe_open
 
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = HERE / "gguf_variants"
@@ -46,12 +45,31 @@ MODELS = {"mistral-window": ("llama", BEFORE_MLP, True, 0), "ministral3": ("mist
           "qwen2-moe": ("qwen2moe", BEFORE_MLP, False, 0),
           "glm4-moe": ("glm4moe", {"post_attention_layernorm": "post_attention_norm"}, False, 0),
           "gpt-oss": ("gpt-oss", {"post_attention_layernorm": "post_attention_norm"}, False, 0),
-          "deepseek-latent": ("deepseek2", BEFORE_MLP, False, 0), "deepseek-v3": ("deepseek2", BEFORE_MLP, False, 0)}
+          "gpt-oss-mxfp4-seven": ("gpt-oss", {"post_attention_layernorm": "post_attention_norm"}, False, 0),
+          "deepseek-latent": ("deepseek2", BEFORE_MLP, False, 0), "deepseek-v3": ("deepseek2", BEFORE_MLP, False, 0),
+          "glm4-moe-flash": ("deepseek2", BEFORE_MLP, False, 0)}
 
 
 def read_tensors(path):
-    with safe_open(path, framework="numpy") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}
+    """Arrays of all tensors. NumPy has no bfloat16: such a tensor is widened to float32."""
+    data = path.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    types = {"F32": np.float32, "F16": np.float16, "U8": np.uint8, "BF16": np.uint16}
+    tensors = {}
+    for name, entry in json.loads(data[8:begin]).items():
+        if name != "__metadata__":
+            first, last = entry["data_offsets"]
+            values = np.frombuffer(data[begin + first:begin + last], types[entry["dtype"]]).reshape(entry["shape"])
+            tensors[name] = (values.astype(np.uint32) << 16).view(np.float32) if entry["dtype"] == "BF16" else values
+    return tensors
+
+
+def mxfp4(blocks, scales):
+    """GPT-OSS's blocks [E, rows, n, 16] and their exponents as llama.cpp's bytes: the exponent, then element j in the low and
+    element j + 16 in the high nibble of byte j. GPT-OSS has elements 2 j and 2 j + 1 in byte j."""
+    codes = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(*blocks.shape[:-1], 32)
+    stored = np.concatenate([scales[..., None], codes[..., :16] | codes[..., 16:] << 4], axis=-1)
+    return np.ascontiguousarray(stored.reshape(*stored.shape[:2], -1))
 
 
 def stack_experts(tensors):
@@ -75,6 +93,12 @@ def split_fused(tensors, config):
         layer = name.split(".mlp.")[0]
         if name.endswith("sinks"):
             split[name + ".weight"] = data
+        elif name.endswith("_blocks"):
+            stored = mxfp4(data, tensors[name.removesuffix("_blocks") + "_scales"])
+            parts = {"down": stored} if "down_proj" in name else {"gate": stored[:, 0::2], "up": stored[:, 1::2]}
+            split |= {f"{layer}.ffn_{role}_exps.weight": part for role, part in parts.items()}
+        elif name.endswith("_scales"):
+            continue
         elif name.endswith(("experts.gate_up_proj", "experts.gate_up_proj_bias")):
             for i, role in enumerate(("gate", "up")):
                 part = data[..., i::2]
@@ -210,7 +234,7 @@ def write_model(name, arch, norms, permuted, norm_offset):
     config = json.loads((source / "config.json").read_text())
     config = config.get("text_config", config)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    head_dim = config.get("qk_rope_head_dim") or config.get("head_dim") or config["hidden_size"] // heads
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(folder / "model.gguf", arch)
@@ -232,7 +256,10 @@ def write_model(name, arch, norms, permuted, norm_offset):
         tensor = tensor.replace("shared_mlp.input_linear", "mlp.up_proj").replace("shared_mlp.output_linear", "mlp.down_proj")
         if norm_offset and tensor.endswith("norm.weight"):
             data = data + np.float32(norm_offset)
-        writer.add_tensor(gguf_name(tensor, norms), np.ascontiguousarray(data.astype(np.float32)))
+        if data.dtype == np.uint8:
+            writer.add_tensor(gguf_name(tensor, norms), np.ascontiguousarray(data), raw_dtype=gguf.GGMLQuantizationType.MXFP4)
+        else:
+            writer.add_tensor(gguf_name(tensor, norms), np.ascontiguousarray(data.astype(np.float32)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

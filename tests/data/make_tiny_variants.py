@@ -264,6 +264,17 @@ VARIANTS = {
     "gpt-oss-mxfp4": dict(
         config=GptOssConfig(hidden_size=32, intermediate_size=64, swiglu_limit=1.5, **GPT_OSS), dtype=torch.bfloat16,
         mxfp4=True),
+    # GLM-4.7-Flash with the keys and the order of layers that the hub's file and its GGUF files have: a dense layer first.
+    "glm4-moe-flash": dict(
+        config=Glm4MoeLiteConfig(hidden_size=24, intermediate_size=28, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=12,
+                                 kv_lora_rank=16, qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=6, n_routed_experts=5,
+                                 num_experts_per_tok=2, moe_intermediate_size=14, mlp_layer_types=["dense", "sparse"],
+                                 rope_parameters={"rope_type": "default", "rope_theta": 1e6}, tie_word_embeddings=False,
+                                 max_position_embeddings=128, rms_norm_eps=1e-5, **COMMON), dtype=torch.float16, hub_names=True,
+        keys={"first_k_dense_replace": 1, "mlp_layer_types": None}),
+    # MXFP4 with the limit that GGUF files of GPT-OSS do not name.
+    "gpt-oss-mxfp4-seven": dict(
+        config=GptOssConfig(hidden_size=32, intermediate_size=32, **GPT_OSS), dtype=torch.bfloat16, mxfp4=True, seed=7),
 }
 
 
@@ -402,6 +413,7 @@ def main():
             stored = saved_tensors(model, variant["dtype"], original=variant["hub_names"])
         if mxfp4:
             config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+        config |= variant.get("keys", {})
         if "wrapper" in variant:
             config, stored = wrap(variant["wrapper"], config, tensors)
         (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")

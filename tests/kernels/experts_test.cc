@@ -37,8 +37,8 @@ struct Routing {
   ExpertRouting routing;
 };
 
-OpsLimits Limits(int64_t rows, int64_t experts, int64_t k) {
-  return {.max_tokens = rows, .max_k = k, .max_expert_rows = rows, .max_experts = experts};
+OpsLimits Limits(int64_t rows, int64_t experts, int64_t n, int64_t k) {
+  return {.max_tokens = rows, .max_k = k, .max_n = n, .max_expert_rows = rows, .max_experts = experts};
 }
 
 // The choice of a router for one token, in double.
@@ -144,14 +144,40 @@ TEST_P(ExpertsTest, TokensOfExpertsAreCounted) {
   EXPECT_EQ(load, expected);
 }
 
+// Random blocks of a quantized type, whose scales are finite.
+std::vector<uint8_t> RandomBlocks(DataType type, int64_t n, int64_t k, uint32_t seed) {
+  const int64_t bytes = QuantBlockBytes(type), row_bytes = MatrixRowBytes(type, k);
+  std::vector<uint8_t> rows(n * row_bytes);
+  std::mt19937 random(seed);
+  for (uint8_t& byte : rows) byte = static_cast<uint8_t>(random());
+  for (int64_t at = 0; at < static_cast<int64_t>(rows.size()); at += bytes) {
+    uint8_t* const block = &rows[at];
+    if (type == DataType::kF8E4M3) {  // a row has one scale, and no number is NaN
+      const float scale = 0.01f * static_cast<float>(1 + at / row_bytes);
+      std::memcpy(block, &scale, sizeof(scale));
+      for (int64_t i = sizeof(scale); i < bytes; ++i) block[i] ^= (block[i] & 0x7f) == 0x7f ? 1 : 0;
+    } else if (type == DataType::kMXFP4) {
+      block[0] = static_cast<uint8_t>(120 + block[0] % 8);
+    } else {  // f16 below 2, and of Q4_K the minimum, too
+      block[type == DataType::kQ6_K ? 209 : 1] &= 0xbf;
+      if (type == DataType::kQ4_K) block[3] &= 0xbf;
+    }
+  }
+  return rows;
+}
+
 // Weights of `count` experts, at one distance, with gaps.
 struct PackedExperts {
   PackedExperts(const Device& device, DataType type, int64_t count, int64_t n, int64_t k)
       : stride((PackedWeightBytes(device, type, n, k) + 63) / 64 * 64 + 128), buffer(count * stride) {
     weight = {{buffer.as<void>(), type, n, k}, count, stride};
     for (int64_t e = 0; e < count; ++e) {
-      const std::vector<float> rows = RandomFloats(n * k, static_cast<uint32_t>(20 + e));
-      PackInPieces(device, weight.Of(e), rows);
+      const auto seed = static_cast<uint32_t>(20 + e);
+      if (IsQuantized(type)) {
+        PackQuantizedRows(device, weight.Of(e), 0, n, RandomBlocks(type, n, k, seed).data());
+      } else {
+        PackInPieces(device, weight.Of(e), RandomFloats(n * k, seed));
+      }
     }
   }
   int64_t stride;
@@ -182,27 +208,47 @@ void ExpectLinearsBits(Device& device, Matrix& x, ExpertInput input, const Routi
   }
 }
 
+// Rows of experts [first, 7) for some tokens, with activations of `act`: the tokens', and the routing's own.
+void ExpectBitsOfLinear(CpuIsa isa, DataType type, DataType act, int64_t k, int64_t tokens, int64_t first) {
+  SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << ", " << tokens << " tokens");
+  constexpr int64_t kExperts = 7, kN = 45, kPerToken = 3;
+  const int64_t count = kExperts - first, pairs = tokens * kPerToken;
+  Bench bench(isa, 1 + static_cast<int>(tokens % 4), Limits(pairs, count, kN, k));
+  Routing r(tokens, kPerToken, first, count);
+  RouteRandomly(*bench.device, kExperts, r);
+  PackedExperts w(*bench.device, type, count, kN, k);
+  const std::vector<float> bias = RandomFloats(count * kN, 5);
+  for (const ExpertInput input : {ExpertInput::kTokens, ExpertInput::kRows}) {
+    Matrix x(act, input == ExpertInput::kRows ? pairs : tokens, k, 2), y(DataType::kF32, pairs, kN, 3);
+    x.Randomize(6);
+    ExpertsLinear(*bench.device, x.view(), input, r.routing, w.weight, {bias.data(), kN}, y.view());
+    ExpectLinearsBits(*bench.device, x, input, r, w.weight, bias, y);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
 TEST_P(ExpertsTest, RowsHaveTheBitsOfLinear) {
-  constexpr int64_t kExperts = 7, kN = 45, kK = 130;
   for (const DataType type : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
     for (const int64_t tokens : {1, 3, 40, 300}) {
       for (const int64_t first : {0, 3}) {
-        SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << ", " << tokens << " tokens");
-        const int64_t count = kExperts - first, per_token = 3, pairs = tokens * per_token;
-        Bench bench(GetParam(), 1 + static_cast<int>(tokens % 4), Limits(pairs, count, kK));
-        Routing r(tokens, per_token, first, count);
-        RouteRandomly(*bench.device, kExperts, r);
-        PackedExperts w(*bench.device, type, count, kN, kK);
-        const std::vector<float> bias = RandomFloats(count * kN, 5);
-        for (const ExpertInput input : {ExpertInput::kTokens, ExpertInput::kRows}) {
-          Matrix x(type, input == ExpertInput::kRows ? pairs : tokens, kK, 2),
-              y(DataType::kF32, pairs, kN, 3);
-          x.Randomize(6);
-          ExpertsLinear(*bench.device, x.view(), input, r.routing, w.weight, {bias.data(), kN}, y.view());
-          ExpectLinearsBits(*bench.device, x, input, r, w.weight, bias, y);
-          if (HasFatalFailure()) return;
-        }
+        ExpectBitsOfLinear(GetParam(), type, type, 130, tokens, first);
+        if (HasFatalFailure()) return;
       }
+    }
+  }
+}
+
+class StoredExpertsTest : public testing::TestWithParam<CpuIsa> {};
+INSTANTIATE_TEST_SUITE_P(Isas, StoredExpertsTest, testing::ValuesIn(AvailableIsas()), IsaName);
+
+// Weights as a file stores them: an expert has a few rows, or so many that the weights are expanded.
+TEST_P(StoredExpertsTest, RowsHaveTheBitsOfLinear) {
+  for (const DataType type : {DataType::kQ8_0, DataType::kQ4_0, DataType::kQ4_K, DataType::kQ6_K,
+                              DataType::kMXFP4, DataType::kF8E4M3}) {
+    for (const auto& [tokens, act] :
+         {std::pair{1, DataType::kF32}, {5, DataType::kBF16}, {40, DataType::kF16}, {300, DataType::kBF16}}) {
+      ExpectBitsOfLinear(GetParam(), type, act, 256, tokens, /*first=*/3);
+      if (HasFatalFailure()) return;
     }
   }
 }

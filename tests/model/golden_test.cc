@@ -55,8 +55,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "variants/glm", "variants/gemma2", "variants/gemma3", "variants/gemma3-wrapped",
                     "variants/ministral3", "variants/qwen3-moe", "variants/qwen2-moe", "variants/mixtral",
                     "variants/glm4-moe", "variants/deepseek-latent", "variants/deepseek-latent-halves",
-                    "variants/deepseek-v3", "variants/glm4-moe-lite", "variants/gpt-oss",
-                    "variants/gpt-oss-mxfp4", "variants/mixtral-modules", "variants/qwen2-moe-modules",
+                    "variants/deepseek-v3", "variants/glm4-moe-lite", "variants/glm4-moe-flash",
+                    "variants/gpt-oss", "variants/gpt-oss-mxfp4", "variants/gpt-oss-mxfp4-seven",
+                    "variants/mixtral-modules", "variants/qwen2-moe-modules",
                     "variants/deepseek-v3-modules"));
 
 INSTANTIATE_TEST_SUITE_P(GgufFiles, GoldenTest,
@@ -68,12 +69,14 @@ INSTANTIATE_TEST_SUITE_P(GgufFiles, GoldenTest,
                                          "gguf_variants/mixtral", "gguf_variants/qwen3-moe",
                                          "gguf_variants/qwen2-moe", "gguf_variants/glm4-moe",
                                          "gguf_variants/gpt-oss", "gguf_variants/deepseek-latent",
-                                         "gguf_variants/deepseek-v3"));
+                                         "gguf_variants/deepseek-v3", "gguf_variants/glm4-moe-flash",
+                                         "gguf_variants/gpt-oss-mxfp4-seven"));
 
 // Whole experts on each rank; a rank may have a single expert or several.
 TEST(GoldenExpertsTest, RanksMayDivideTheExperts) {
   for (const char* model :
-       {"variants/qwen3-moe", "variants/qwen2-moe", "variants/mixtral", "variants/glm4-moe"}) {
+       {"variants/qwen3-moe", "variants/qwen2-moe", "variants/mixtral", "variants/glm4-moe",
+        "variants/deepseek-v3", "variants/glm4-moe-lite", "variants/gpt-oss", "variants/gpt-oss-mxfp4"}) {
     for (int world_size = 2; world_size <= 4; ++world_size) {
       SCOPED_TRACE(testing::Message() << model << " on " << world_size << " ranks");
       const auto result =

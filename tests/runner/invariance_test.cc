@@ -215,6 +215,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Setup{"tiny/llama-uneven", DataType::kF32, 4, DataType::kI8},
                     Setup{"variants/qwen3-moe", DataType::kBF16, 2},
                     Setup{"variants/glm4-moe", DataType::kF32, 3},
+                    Setup{"variants/gpt-oss", DataType::kBF16, 2},
+                    Setup{"variants/deepseek-v3", DataType::kBF16, 3},
                     Setup{.model = "variants/mixtral", .quantize = DataType::kQ8_0},
                     Setup{"", DataType::kF32, 4, {}, StorageType::kQ5_0},
                     // Two of three ranks have 80 of 256 columns, the last rank has 96.

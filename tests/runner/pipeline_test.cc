@@ -82,10 +82,12 @@ std::string Generate(const std::string& model, const Split& split, DataType dtyp
 
 class PipelineTest : public testing::TestWithParam<const char*> {};
 
-// Learned positions, tied embeddings, windows, norms of all kinds, and the norm after the block.
+// Learned positions, tied embeddings, windows, norms of all kinds, the norm after the block, experts on some
+// layers, latent attention, and sinks.
 INSTANTIATE_TEST_SUITE_P(Models, PipelineTest,
                          testing::Values("tiny/llama-uneven", "tiny/opt", "tiny/qwen2", "variants/gemma3",
-                                         "variants/olmo3", "variants/opt-postnorm"),
+                                         "variants/olmo3", "variants/opt-postnorm", "variants/qwen3-moe",
+                                         "variants/deepseek-v3", "variants/gpt-oss"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) c = isalnum(c) ? c : '_';

@@ -93,6 +93,42 @@ TEST(QuantizedModel, IsNearTheDequantizedOne) {
   }
 }
 
+// GPT-OSS's experts, in its own file and in llama.cpp's, which has a block's halves in other nibbles. Ranks
+// have a part of each expert, of which some cut blocks, or whole experts.
+TEST(QuantizedModel, Mxfp4ExpertsAreNearTheDequantizedOnes) {
+  MiniRequest request;
+  for (int32_t i = 0; i < 60; ++i) request.prompt.push_back(i * 37 % 130);
+  request.max_tokens = 4;
+  request.sampling.set_num_prompt_logprobs(1);
+  const auto run = [&](const std::string& path, int ranks, const ModelRunnerOptions& options) {
+    const auto group = Load("tests/data/" + path, ranks, options);
+    if (group == nullptr) return std::vector<float>();
+    EXPECT_EQ(options.dequantize, group->runner(0).weight_types().find("MXFP4") == std::string::npos);
+    const auto results = RunAll(*group, {request}, MiniOptions{.max_step_tokens = 128, .num_blocks = 64});
+    EXPECT_TRUE(results.ok()) << results.status();
+    return results.ok() ? PromptLogprobs((*results)[0]) : std::vector<float>();
+  };
+  std::vector<std::vector<float>> of_one_rank;
+  for (const std::string path : {"variants/gpt-oss-mxfp4", "variants/gpt-oss-mxfp4-seven",
+                                 "gguf_variants/gpt-oss-mxfp4-seven/model.gguf"}) {
+    ModelRunnerOptions options = Options(/*dequantize=*/true);
+    options.max_model_len = 128;
+    const std::vector<float> reference = run(path, 1, options);
+    options.dequantize = false;
+    of_one_rank.push_back(run(path, 1, options));
+    for (const int ranks : {1, 2, 3}) {
+      for (const bool whole : {false, true}) {
+        SCOPED_TRACE(testing::Message() << path << ", ranks " << ranks << (whole ? ", whole experts" : ""));
+        options.expert_parallel = whole;
+        const double difference = MeanDifference(run(path, ranks, options), reference);
+        EXPECT_LT(difference, 0.05);
+        EXPECT_GT(difference, 1e-5) << "nothing was quantized";
+      }
+    }
+  }
+  EXPECT_EQ(of_one_rank[1], of_one_rank[2]) << "the two files have the same blocks";
+}
+
 // Q4_K_M's files have q and k in one type, v in another: each is computed as stored, whichever part falls to
 // a rank.
 TEST(QuantizedModel, ComputesFusedMatricesOfSeveralTypes) {

@@ -223,6 +223,40 @@ TEST(Doctor, CeilingsAndSpeedsAreInBothReports) {
   EXPECT_EQ(json["model"]["at_best"]["prompt_as_stored_tokens_per_s"], 4000);
 }
 
+// 1 GiB as stored, 4 GiB in bfloat16, and a MiB for each token of 6 GiB; of float32 two.
+TEST(Doctor, SaysWhetherTheModelFits) {
+  DoctorReport report = {.host = EightCpus(), .model = SomeModel()};
+  ModelReport& model = *report.model;
+  model.stored_type = "Q4_1";
+  model.stored_bytes = int64_t{1} << 30;
+  model.bf16_bytes = int64_t{4} << 30;
+  model.kv_token_bytes = 1 << 20;
+  const auto line = [&] {
+    const std::string text = DoctorText(report);
+    const size_t at = text.find("in memory      ");
+    return at == std::string::npos ? text : text.substr(at + 15, text.find('\n', at) - at - 15);
+  };
+  EXPECT_EQ(
+      line(),
+      "fits, beside at most 5120 tokens of KV cache; with --dequantize fits, beside at most 2048 tokens of "
+      "KV cache");
+  report.host.available_bytes = int64_t{2} << 30;
+  EXPECT_EQ(line(), "fits, beside at most 1024 tokens of KV cache; with --dequantize lacks 2.02 GiB");
+  auto json = nlohmann::json::parse(DoctorJson(report))["model"];
+  EXPECT_EQ(json["as_stored"],
+            nlohmann::json({{"fits", true}, {"lacking_bytes", 0}, {"kv_cache_tokens", 1024}}));
+  EXPECT_EQ(json["in_bf16"]["fits"], false);
+  EXPECT_EQ(json["in_bf16"]["lacking_bytes"], (int64_t{2} << 30) + (16 << 20)) << "with a cache of 16 tokens";
+  report.host.available_bytes = (int64_t{1} << 30) + (16 << 20) - 1;
+  EXPECT_EQ(line(), "lacks 0.0 KiB; with --dequantize lacks 3.00 GiB");
+  ++report.host.available_bytes;
+  EXPECT_EQ(line(), "fits, beside at most 16 tokens of KV cache; with --dequantize lacks 3.00 GiB");
+  model.is_quantized = false;
+  model.stored_type = "F32";
+  report.host.available_bytes = int64_t{2} << 30;
+  EXPECT_EQ(line(), "fits, beside at most 512 tokens of KV cache");
+}
+
 TEST(Doctor, ANameThatIsNoTextIsReportedWithMarks) {
   DoctorReport report = {.host = EightCpus(), .model = SomeModel()};
   report.model->name = "a\xff.gguf";

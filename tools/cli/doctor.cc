@@ -58,8 +58,9 @@ int RunDoctor(const std::vector<std::string>& args) {
   table.program = "somnus doctor";
   table.usage = "somnus doctor [MODEL] [flags]";
   table.about =
-      "Says what workers on this host would run on, why, and how fast MODEL can be here at best: what its\n"
-      "weights take to be read once, and its products to be computed. Needs no server.";
+      "Says what workers on this host would run on, why, whether MODEL fits into the memory that is free, and\n"
+      "how fast MODEL can be here at best: what its weights take to be read once, and its products to be\n"
+      "computed. Needs no server.";
   table.max_positional = 1;
   table.groups = {{"Flags",
                    {Flag::Int("workers", &options.workers, 1, 64, "local workers that divide the host"),

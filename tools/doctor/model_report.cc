@@ -58,6 +58,12 @@ struct StepWork {
   }
 };
 
+ModelFit FitOf(int64_t weights, int64_t kv_token_bytes, int64_t available) {
+  const int64_t lacking = weights + kFewestKvTokens * kv_token_bytes - available;
+  if (lacking > 0) return {.lacking_bytes = lacking};
+  return {.kv_tokens = kv_token_bytes > 0 ? (available - weights) / kv_token_bytes : 0};
+}
+
 }  // namespace
 
 ModelReport ReportModel(const Checkpoint& checkpoint) {
@@ -99,6 +105,15 @@ ModelReport ReportModel(const Checkpoint& checkpoint) {
   report.prompt_token_flops = 2 * work.matrix_elements;
   report.step_flops = report.prompt_token_flops + 2 * work.head_elements;
   return report;
+}
+
+ModelFit FitAsStored(const ModelReport& model, int64_t available) {
+  const int64_t cache_widening = model.stored_type == StorageTypeName(StorageType::kF32) ? 2 : 1;
+  return FitOf(model.stored_bytes, cache_widening * model.kv_token_bytes, available);
+}
+
+ModelFit FitInBf16(const ModelReport& model, int64_t available) {
+  return FitOf(model.bf16_bytes, model.kv_token_bytes, available);
 }
 
 ModelSpeed BestSpeed(const ModelReport& model, const HostCeilings& ceilings) {

@@ -38,6 +38,16 @@ struct ModelReport {
 
 ModelReport ReportModel(const Checkpoint& checkpoint);
 
+// Whether `available` bytes hold the weights and a KV cache of kFewestKvTokens. As stored, a model of float32
+// has a cache of float32, as a server has it by default; all other caches are of 16 bits.
+inline constexpr int64_t kFewestKvTokens = 16;
+struct ModelFit {
+  int64_t lacking_bytes = 0;  // 0: the model fits
+  int64_t kv_tokens = 0;      // of the largest KV cache beside the weights
+};
+ModelFit FitAsStored(const ModelReport& model, int64_t available);
+ModelFit FitInBf16(const ModelReport& model, int64_t available);
+
 // Tokens per second that the ceilings allow, without attention; 0 where a ceiling is 0. A single stream is
 // bound by its reads or by its arithmetic, whichever takes longer.
 struct ModelSpeed {

@@ -90,6 +90,16 @@ std::string ModelText(const ModelReport& model) {
       ExpertsText(model));
 }
 
+std::string FitText(const ModelReport& model, int64_t available) {
+  const auto of = [](const ModelFit& fit) {
+    if (fit.lacking_bytes > 0) return absl::StrCat("lacks ", BytesText(fit.lacking_bytes));
+    return absl::StrCat("fits, beside at most ", fit.kv_tokens, " tokens of KV cache");
+  };
+  const std::string as_stored = of(FitAsStored(model, available));
+  if (!model.is_quantized) return as_stored;
+  return absl::StrCat(as_stored, "; with --dequantize ", of(FitInBf16(model, available)));
+}
+
 std::string SpeedText(const ModelReport& model, const ModelSpeed& speed) {
   const auto of = [](double decode, double prompt) {
     return absl::StrFormat("one stream %.0f tokens/s, prompts %.0f tokens/s", decode, prompt);
@@ -97,6 +107,12 @@ std::string SpeedText(const ModelReport& model, const ModelSpeed& speed) {
   const std::string in_16_bits = of(speed.decode_bf16, speed.prompt_bf16);
   if (!model.is_quantized) return in_16_bits;
   return absl::StrCat(of(speed.decode_stored, speed.prompt_stored), "; with --dequantize ", in_16_bits);
+}
+
+Json FitJson(const ModelFit& fit) {
+  return {{"fits", fit.lacking_bytes == 0},
+          {"lacking_bytes", fit.lacking_bytes},
+          {"kv_cache_tokens", fit.kv_tokens}};
 }
 
 Json PlacementJson(const Placement& placement) {
@@ -118,7 +134,8 @@ std::string DoctorText(const DoctorReport& report) {
     absl::StrAppend(&text, Line(absl::StrCat("worker ", i), PlacementText(report.host.placements[i])));
   if (report.ceilings.has_value()) absl::StrAppend(&text, Line("ceilings", CeilingsText(*report.ceilings)));
   if (!report.model.has_value()) return text;
-  absl::StrAppend(&text, Line("model", ModelText(*report.model)));
+  absl::StrAppend(&text, Line("model", ModelText(*report.model)),
+                  Line("in memory", FitText(*report.model, report.host.available_bytes)));
   if (report.ceilings.has_value()) {
     const ModelSpeed speed = BestSpeed(*report.model, *report.ceilings);
     absl::StrAppend(&text, Line("at best", SpeedText(*report.model, speed)));
@@ -164,7 +181,9 @@ std::string DoctorJson(const DoctorReport& report) {
                      {"kv_reach", model.kv_reach},
                      {"num_experts", model.num_experts},
                      {"experts_per_token", model.experts_per_token},
-                     {"active_parameters", model.active_parameters}};
+                     {"active_parameters", model.active_parameters},
+                     {"as_stored", FitJson(FitAsStored(model, host.available_bytes))},
+                     {"in_bf16", FitJson(FitInBf16(model, host.available_bytes))}};
     if (report.ceilings.has_value()) {
       const ModelSpeed speed = BestSpeed(model, *report.ceilings);
       json["model"]["at_best"] = {{"decode_tokens_per_s", speed.decode_bf16},
