@@ -28,6 +28,7 @@ MOST_AGAIN = 5
 LONG = ("cuda/barriers_test.py", "cluster/hanging_files_test.py", "cluster/liveness_test.py", "cluster/recovery_test.py",
         "cluster/smollm2_test.py", "tools/gpu_day_test.py", "cluster/poison_test.py", "cluster/slurm_test.py", "cluster/pages_test.py",
         "cluster/emulated_cpu_test.py", "cluster/emulated_gpu_test.py", "cluster/accuracy_test.py", "cuda/gpu_tests_test.py",
+        "tools/package_test.py",
         "cluster/models_on_a_budget_test.py", "cluster/several_models_adoption_test.py")
 
 

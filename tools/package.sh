@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Makes what users install: a pip wheel, a relocatable tarball and a Debian package, in dist/. The same sources, compiler and
-# libraries give the same bytes. Needs patchelf beside what tools/setup.sh installs; the result needs no compiler, no Bazel and,
-# but for the Debian package, no library other than the C library of Debian 12 or a newer one.
+# Makes what users install: a pip wheel, a relocatable tarball and a Debian package, in dist/. The same programs, sources and
+# Debian packages of this machine give the same bytes, from any folder and at any time. Needs patchelf beside what tools/setup.sh
+# installs; the result needs no compiler, no Bazel and, but for the Debian package, no library other than the C library of Debian 12
+# or a newer one.
 # Usage: tools/package.sh [--bin DIR] [--out DIR] [wheel|tarball|deb ...]      (all three when none is named)
 #   --bin DIR   programs that are built already, laid out as in bazel-bin; else Bazel builds the programs (tools/env.sh)
 #   --out DIR   where the artifacts go (default dist)
@@ -14,7 +15,7 @@ while (($#)); do
     --bin) bin=$2; shift ;;
     --out) out=$2; shift ;;
     wheel | tarball | deb) kinds+=("$1") ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "unknown argument '$1': --bin DIR, --out DIR, wheel, tarball or deb" >&2; exit 2 ;;
   esac
   shift

@@ -23,8 +23,9 @@ packages=(
   libgtest-dev libgmock-dev openssl python3 python3-venv procps curl clang-format patchelf
 )
 
-# Slurm 22.05, network namespaces, emulated processors, and a bare system. Test suites that need a missing package say so and skip.
-test_packages=(slurmctld slurmd slurm-client munge iproute2 qemu-user debootstrap)
+# Slurm 22.05, network namespaces, emulated processors, a bare system, and man pages. Test suites that need a missing package say so
+# and skip.
+test_packages=(slurmctld slurmd slurm-client munge iproute2 qemu-user debootstrap groff-base)
 
 # No foreign architecture is added to the system: arm_check.sh keeps the arm64 libraries that it links with to itself.
 arm_packages=(g++-aarch64-linux-gnu qemu-user make)

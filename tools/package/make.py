@@ -86,7 +86,7 @@ def make_tarball(source, out, work, times):
     os.makedirs(os.path.join(folder, "bin"))
     os.symlink("../tools/somnus", os.path.join(folder, "bin", "somnus"))
     add_docs(folder)
-    shutil.copytree(os.path.join(ROOT, "tools", "deploy"), os.path.join(folder, "deploy"))
+    shutil.copytree(os.path.join(ROOT, "tools", "deploy"), os.path.join(folder, "deploy"), ignore=shutil.ignore_patterns("__pycache__"))
     path = os.path.join(out, f"{name}.tar.gz")
     archives.tarball(folder, path, times)
     return path
@@ -127,6 +127,8 @@ def make_debian_package(source, out, work, times):
     machine = programs.output("dpkg", "--print-architecture").strip()
     size = sum(os.lstat(os.path.join(where, name)).st_size for where, _, files in os.walk(folder) for name in files)
     write(os.path.join(folder, "DEBIAN", "control"), archives.debian_control(version(), machine, depends, size // 1024))
+    write(os.path.join(folder, "DEBIAN", "postinst"), archives.POSTINST)
+    os.chmod(os.path.join(folder, "DEBIAN", "postinst"), 0o755)
     path = os.path.join(out, f"somnus_{version()}_{machine}.deb")
     archives.debian_package(folder, path, times)
     return path

@@ -44,7 +44,7 @@ def stage(source, target, with_libraries):
             output("patchelf", "--force-rpath", "--set-rpath", libraries, os.path.join(target, program))
     for name, path in sorted(found.items()):
         copy(path, os.path.join(target, "lib", name), 0o644)
-        copy_licence(path, os.path.join(target, "licenses"))
+    copy_licences(sorted(found.values()), os.path.join(target, "licenses"))
 
 
 def copy(source, target, mode):
@@ -55,16 +55,21 @@ def copy(source, target, mode):
     os.chmod(target, mode)
 
 
-def copy_licence(library, target):
-    """Of the Debian package that has the library."""
-    real = os.path.realpath(library)
-    owner = next((found.stdout.split(":")[0] for path in (library, real, real.removeprefix("/usr"))
-                  for found in [subprocess.run(["dpkg-query", "-S", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                               stdin=subprocess.DEVNULL, text=True, check=False)] if found.returncode == 0), None)
-    if owner is None:
-        raise SystemExit(f"error: no Debian package has {library}, so its licence is not known")
-    os.makedirs(target, exist_ok=True)
-    shutil.copyfile(f"/usr/share/doc/{owner}/copyright", os.path.join(target, f"{owner}.txt"))
+def copy_licences(libraries, target):
+    """Of the Debian packages that have the libraries."""
+    spellings = {}  # as a package may list a file: through a link, or without the /usr that /lib leads to
+    for library in libraries:
+        real = os.path.realpath(library)
+        spellings.update(dict.fromkeys((real.removeprefix("/usr"), real, library), library))
+    # Fails where it does not know one of the spellings, and prints what it knows: "PACKAGE:MACHINE: PATH".
+    listed = subprocess.run(["dpkg-query", "-S", *spellings], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
+                            stdin=subprocess.DEVNULL, text=True).stdout if spellings else ""
+    owners = {spellings[path]: owner for owner, path in re.findall(r"(?m)^([^:,]+)[^/]*: (/.*)$", listed) if path in spellings}
+    for library in libraries:
+        if library not in owners:
+            raise SystemExit(f"error: no Debian package has {library}, so its licence is not known")
+        os.makedirs(target, exist_ok=True)
+        shutil.copyfile(f"/usr/share/doc/{owners[library]}/copyright", os.path.join(target, f"{owners[library]}.txt"))
 
 
 def needed_glibc(folder):

@@ -44,7 +44,7 @@ Provides-Extra: grpc
 Requires-Dist: grpcio>=1.51; extra == "grpc"
 Requires-Dist: protobuf>=4.21; extra == "grpc"
 Provides-Extra: cuda
-Requires-Dist: nvidia-cublas>=13; extra == "cuda"
+Requires-Dist: nvidia-cublas>=13,<14; extra == "cuda"
 Requires-Dist: nvidia-nccl-cu13; extra == "cuda"
 Provides-Extra: progress
 Requires-Dist: tqdm; extra == "progress"
