@@ -58,7 +58,8 @@ int RunDoctor(const std::vector<std::string>& args) {
   table.program = "somnus doctor";
   table.usage = "somnus doctor [MODEL] [flags]";
   table.about =
-      "Says what workers on this host would run on, why, whether MODEL fits into the memory that is free, and\n"
+      "Says what workers on this host would run on, why, whether MODEL fits into the memory that is free, "
+      "and\n"
       "how fast MODEL can be here at best: what its weights take to be read once, and its products to be\n"
       "computed. Needs no server.";
   table.max_positional = 1;
