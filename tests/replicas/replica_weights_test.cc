@@ -163,6 +163,7 @@ TEST_P(ReplicaWeightsTest, AChangeThatOneReplicaWouldRefuseChangesNoReplica) {
   EXPECT_EQ(set_->ReloadWeights({}).status(), refused);
   EXPECT_EQ(set_->BeginWeightUpdate({}).status(), refused);
   EXPECT_EQ(executors_[0]->lifecycle_calls(), before);
+  executors_[1]->SetChecked({.fingerprint = 1, .machines = "cpu", .bitwise = true});
   ASSERT_TRUE(set_->WakeUp({}).ok()) << "level 2 reads the checkpoint";
   ASSERT_TRUE(set_->ReloadWeights({}).ok());
   ExpectExact(SubmitMany(4));
