@@ -1,6 +1,7 @@
 """The gateway smg in front of one and of two servers: chat, Responses and Messages, whole and streamed, with tools, and a schema; a
 worker that is killed while streams run; a server that sleeps. smg has the tokenizer, the template and the parsers, and Somnus
 generates."""
+import contextlib
 import http.client
 import json
 import os
@@ -22,7 +23,8 @@ WEATHER = {"type": "object", "properties": {"days": {"enum": [1, 2, 3]}}, "requi
 TOOL = {"name": "get_weather", "description": "The weather.", "parameters": WEATHER}
 # A model with random weights would put blanks into JSON for ever, and smg passes no bias on.
 NO_LOOPS = {"frequency_penalty": 2, "max_tokens": 400}
-FLAGS = ("--dtype=float32", "--trust-gateways", "--max-kv-events=4096")
+# A worker that is stopped for a while is not replaced before it is killed.
+FLAGS = ("--dtype=float32", "--trust-gateways", "--max-kv-events=4096", "--hang-timeout=60s")
 
 
 class Smg:
@@ -207,8 +209,12 @@ class Routes:
 
         def ask(stream):
             while not done.is_set():
-                reply = self.smg.chat(max_tokens=400, stream=stream)
-                answers.append((reply.status, streamed_text(reply) if stream else reply.json["choices"][0]["message"]["content"]))
+                try:
+                    reply = self.smg.chat(max_tokens=400, stream=stream)
+                    text = streamed_text(reply) if stream else reply.json["choices"][0]["message"]["content"]
+                except Exception as error:  # an error of any kind is one that a client sees
+                    return answers.append((type(error).__name__, str(error)))
+                answers.append((reply.status, text))
 
         clients = [threading.Thread(target=ask, args=(index % 3 < 2,)) for index in range(6)]
         for client in clients:
@@ -222,6 +228,8 @@ class Routes:
             wait_until(lambda: int(cluster.status()["num_recoveries"]) > recoveries, 60, "the server has recovered")
         finally:
             done.set()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)  # a worker that stayed stopped would hold the clients up
             for client in clients:
                 client.join()
         self.assertEqual(set(answers), {(200, whole)})
