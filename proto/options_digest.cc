@@ -21,6 +21,7 @@ std::string OptionsDigest(const v1::LoadModelRequest& request) {
   options.mutable_parallel()->clear_rank_cpus();
   options.mutable_parallel()->clear_rank_addresses();
   options.mutable_parallel()->clear_link_addresses();
+  options.mutable_parallel()->clear_nccl_link_ids();
   options.mutable_parallel()->clear_group_secret();
   std::string bytes;
   {

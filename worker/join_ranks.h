@@ -2,8 +2,9 @@
 // Connects a rank with the ranks of the same model: the group of ranks that divide the layers, and, in a
 // pipeline, the ranks of the stages before and behind.
 //
-// Ranks of one host meet in shared memory, ranks of several hosts over TCP, GPUs of a stage as device_group.h
-// says. A stage on one host has shared memory also where other stages are on other hosts.
+// Ranks of one host meet in shared memory, ranks of several hosts over TCP; GPUs go on from there as
+// device_group.h and device_link.h say. A stage on one host has shared memory also where other stages are on
+// other hosts.
 
 #include <functional>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "proto/model.pb.h"
 #include "worker/comm/communicator.h"
 #include "worker/comm/group_options.h"
+#include "worker/comm/stage_link.h"
 #include "worker/comm/tcp_socket.h"
 
 namespace somnus {
@@ -23,14 +25,20 @@ struct GroupPorts {
   TcpListener link;   // for the rank of the next stage
 };
 
-// Forms a group of ranks on GPUs.
-using JoinDevices = std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const GroupOptions&)>;
+// How ranks on GPUs connect.
+struct JoinDevices {
+  // Forms the group of a stage. Null: the ranks are on CPUs.
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const GroupOptions&)> stage;
+  // Returns a link between the GPUs, or the given link through memory of the host. Null: the given link.
+  std::function<absl::StatusOr<std::unique_ptr<StageLink>>(const GroupOptions&, std::unique_ptr<StageLink>)>
+      link;
+};
 
 // Blocks until all ranks that this rank talks to are there. `options` has the settings that hold for all
-// groups of the rank; `parallel` describes this group. `join_devices`: null for ranks on CPUs.
-// FailedPrecondition: a port is missing; further errors as in JoinHostGroup.
+// groups of the rank; `parallel` describes this group. FailedPrecondition: a port is missing; further errors
+// as in JoinHostGroup.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinRanks(const v1::ParallelConfig& parallel,
                                                         const GroupOptions& options, GroupPorts ports,
-                                                        const JoinDevices& join_devices);
+                                                        const JoinDevices& devices);
 
 }  // namespace somnus

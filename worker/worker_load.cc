@@ -140,10 +140,16 @@ absl::StatusOr<std::unique_ptr<Communicator>> WorkerLoad::MakeGroup(const v1::Pa
   options.cancelled = std::move(cancelled);
   options.spin = placement_.spins;
   options.batch_invariant = request_.batch_invariant();
-  JoinDevices join_devices;
-  if (device_->kind() == DeviceKind::kCuda)
-    join_devices = [this](const GroupOptions& stage) { return parts_.join_devices(stage, device_.get()); };
-  return JoinRanks(parallel, options, std::move(ports), join_devices);
+  JoinDevices join;
+  if (device_->kind() == DeviceKind::kCuda) {
+    join.stage = [this](const GroupOptions& stage) { return parts_.join_devices(stage, device_.get()); };
+    if (parts_.join_device_link) {
+      join.link = [this](const GroupOptions& link, std::unique_ptr<StageLink> host) {
+        return parts_.join_device_link(link, MemoryPool(), device_.get(), std::move(host));
+      };
+    }
+  }
+  return JoinRanks(parallel, options, std::move(ports), join);
 }
 
 std::string WorkerLoad::MemoryPool() const {

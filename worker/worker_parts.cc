@@ -46,6 +46,7 @@ WorkerParts RealWorkerParts() {
   };
   parts.memory_pool = MemoryPool;
   parts.join_devices = MakeCudaCommunicator;
+  parts.join_device_link = MakeCudaLink;
   parts.open_checkpoint = Checkpoint::Open;
   parts.fingerprint = CheckpointFingerprint;
   parts.stamp = TakeCheckpointStamp;

@@ -17,6 +17,7 @@
 #include "checkpoint/checkpoint_stamp.h"
 #include "kernels/device.h"
 #include "worker/comm/communicator.h"
+#include "worker/comm/stage_link.h"
 #include "worker/load_options.h"
 #include "worker/runner/model_runner.h"
 
@@ -46,6 +47,10 @@ struct WorkerParts {
   std::function<std::string(DeviceKind, int device_index)> memory_pool;
   // Joins the group of ranks on GPUs; blocks until all have joined. The device outlives the communicator.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const GroupOptions&, Device*)> join_devices;
+  // As JoinDeviceLink (worker/comm/device_link.h), on the device's stream. Null: links go through the host.
+  std::function<absl::StatusOr<std::unique_ptr<StageLink>>(const GroupOptions&, const std::string& gpu,
+                                                           Device*, std::unique_ptr<StageLink> host)>
+      join_device_link;
   std::function<absl::StatusOr<std::unique_ptr<Checkpoint>>(const std::string& path, LoadFormat format)>
       open_checkpoint;
   // As CheckpointFingerprint (checkpoint/fingerprint.h).

@@ -240,33 +240,36 @@ absl::StatusOr<std::vector<v1::LoadModelEvent>> GroupEpoch::LoadModel(
 absl::StatusOr<std::vector<v1::ParallelConfig>> GroupEpoch::NewGroup(const std::string& group_name) {
   v1::ParallelConfig parallel = Parallel();
   parallel.set_group_name(group_name);
-  std::vector<std::string> nccl_ids(options_.num_stages);
   const size_t stage_ranks = RanksOfStage(workers_.size(), options_);
   const bool on_gpus = workers_[0].endpoint.device_type == v1::DEVICE_TYPE_CUDA;
-  // GPUs of a stage have NCCL; between stages a port is needed there, too.
+  // GPUs of a stage have NCCL; between stages they meet at a port first.
   const bool needs_ports = !on_gpus || options_.num_stages > 1;
   if (workers_.size() > 1 && needs_ports && OnSeveralHosts(workers_)) RETURN_IF_ERROR(OpenPorts(&parallel));
-  if (on_gpus && stage_ranks > 1) {
-    ASSIGN_OR_RETURN(nccl_ids, MakeNcclIds());
+  Ranks first_of_stages(workers_.size(), false), senders(workers_.size(), false);
+  for (size_t rank = 0; rank < workers_.size() && on_gpus; ++rank) {
+    first_of_stages[rank] = stage_ranks > 1 && rank % stage_ranks == 0;
+    senders[rank] = rank + stage_ranks < workers_.size();
   }
+  ASSIGN_OR_RETURN(const std::vector<std::string> stage_ids, MakeNcclIds(first_of_stages));
+  ASSIGN_OR_RETURN(const std::vector<std::string> link_ids, MakeNcclIds(senders));
+  for (const std::string& id : link_ids) parallel.add_nccl_link_ids(id);
   std::vector<v1::ParallelConfig> of_ranks(workers_.size(), parallel);
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
     of_ranks[rank].set_rank(static_cast<int32_t>(rank));
-    of_ranks[rank].set_nccl_unique_id(nccl_ids[rank / stage_ranks]);
+    if (!stage_ids.empty()) of_ranks[rank].set_nccl_unique_id(stage_ids[rank / stage_ranks]);
   }
   return of_ranks;
 }
 
-// By stage.
-absl::StatusOr<std::vector<std::string>> GroupEpoch::MakeNcclIds() {
-  const size_t stage_ranks = RanksOfStage(workers_.size(), options_);
-  Ranks first(workers_.size(), false);
-  for (size_t rank = 0; rank < first.size(); rank += stage_ranks) first[rank] = true;
-  ASSIGN_OR_RETURN(const std::vector<v1::NewGroupResponse> responses,
-                   calls_.Collect(first, options_.lifecycle_timeout, &Stub::NewGroup, v1::NewGroupRequest()));
+absl::StatusOr<std::vector<std::string>> GroupEpoch::MakeNcclIds(const Ranks& makers) {
   std::vector<std::string> ids;
-  for (size_t rank = 0; rank < first.size(); rank += stage_ranks)
-    ids.push_back(responses[rank].nccl_unique_id());
+  if (std::find(makers.begin(), makers.end(), true) == makers.end()) return ids;
+  ASSIGN_OR_RETURN(
+      const std::vector<v1::NewGroupResponse> responses,
+      calls_.Collect(makers, options_.lifecycle_timeout, &Stub::NewGroup, v1::NewGroupRequest()));
+  for (size_t rank = 0; rank < makers.size(); ++rank) {
+    if (makers[rank]) ids.push_back(responses[rank].nccl_unique_id());
+  }
   return ids;
 }
 

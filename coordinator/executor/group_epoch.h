@@ -136,7 +136,8 @@ class GroupEpoch {
  private:
   // How each rank joins the epoch's group.
   absl::StatusOr<std::vector<v1::ParallelConfig>> NewGroup(const std::string& group_name);
-  absl::StatusOr<std::vector<std::string>> MakeNcclIds();
+  // Of the ranks in `makers`, in rank order.
+  absl::StatusOr<std::vector<std::string>> MakeNcclIds(const Ranks& makers);
   absl::Status OpenPorts(v1::ParallelConfig* parallel);
   v1::ParallelConfig Parallel() const;
   absl::Status AwaitConnection(const WorkerLink& worker, MonotonicTime deadline);

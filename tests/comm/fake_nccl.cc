@@ -1,5 +1,6 @@
 #include "tests/comm/fake_nccl.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -20,11 +21,12 @@ struct FakeNcclEntry {
     std::memset(id->bytes, 7, sizeof(id->bytes));
     return g_fake->Called("ncclGetUniqueId", nullptr);
   }
-  static nccl::Result InitRank(nccl::Comm* comm, int, nccl::UniqueId, int, nccl::Config* config) {
+  static nccl::Result InitRank(nccl::Comm* comm, int, nccl::UniqueId id, int rank, nccl::Config* config) {
     {
       absl::MutexLock lock(&g_fake->mu_);
       *comm = reinterpret_cast<nccl::Comm>(g_fake->next_comm_ += 16);
       g_fake->live_.insert(*comm);
+      g_fake->members_[*comm] = {std::string(id.bytes, sizeof(id.bytes)), rank};
       g_fake->last_config_ = *config;
     }
     return g_fake->Called("ncclCommInitRankConfig", *comm);
@@ -35,6 +37,7 @@ struct FakeNcclEntry {
     absl::MutexLock lock(&g_fake->mu_);
     *made = reinterpret_cast<nccl::Comm>(g_fake->next_comm_ += 16);
     g_fake->live_.insert(*made);
+    g_fake->members_[*made] = g_fake->members_[comm];
     g_fake->split_config_ = *config;
     g_fake->split_key_ = key;
     return answer;
@@ -59,6 +62,36 @@ struct FakeNcclEntry {
   static nccl::Result AllGather(const void*, void*, size_t count, nccl::ElementType type, nccl::Comm comm,
                                 nccl::Stream stream) {
     return Collective("ncclAllGather", count, type, comm, stream);
+  }
+  static nccl::Result Send(const void* data, size_t bytes, nccl::ElementType, int to, nccl::Comm comm,
+                           nccl::Stream stream) {
+    const nccl::Result answer = g_fake->Called("ncclSend", comm);
+    if (answer != nccl::kSuccess) return answer;
+    absl::MutexLock lock(&g_fake->mu_);
+    const FakeNccl::Member& member = g_fake->members_[comm];
+    g_fake->messages_[{member.id, member.rank, to}].push_back(
+        {g_fake->carrier_.pack(data, bytes, stream), bytes});
+    return answer;
+  }
+  // Waits for the sender's call, as the first message of NCCL's does.
+  static nccl::Result Receive(void* data, size_t bytes, nccl::ElementType, int from, nccl::Comm comm,
+                              nccl::Stream stream) {
+    absl::MutexLock lock(&g_fake->mu_);
+    g_fake->Enter("ncclRecv", comm);
+    const FakeNccl::Member& member = g_fake->members_[comm];
+    std::deque<FakeNccl::Message>& messages = g_fake->messages_[{member.id, from, member.rank}];
+    const auto arrived = [&] { return !messages.empty() || g_fake->live_.count(comm) == 0; };
+    g_fake->mu_.Await(absl::Condition(&arrived));
+    if (g_fake->live_.count(comm) == 0) {
+      g_fake->busy_.erase(comm);
+      return nccl::kInternalError;
+    }
+    const FakeNccl::Message message = messages.front();
+    messages.pop_front();
+    if (message.bytes != bytes) g_fake->violations_.push_back("the ends of a message differ in size");
+    g_fake->carrier_.unpack(message.packed.get(), data, std::min(bytes, message.bytes), stream);
+    if (g_fake->garbles_) static_cast<char*>(data)[0] ^= 1;
+    return g_fake->Leave("ncclRecv", comm);
   }
   static nccl::Result Suspend(nccl::Comm comm, int flags) {
     return flags == nccl::kSuspendMemory ? g_fake->Called("ncclCommSuspend", comm) : nccl::kInvalidArgument;
@@ -101,6 +134,16 @@ FakeNccl::FakeNccl(bool can_suspend) {
   api_.ncclGetLastError = &FakeNcclEntry::LastError;
   api_.ncclAllReduce = &FakeNcclEntry::AllReduce;
   api_.ncclAllGather = &FakeNcclEntry::AllGather;
+  api_.ncclSend = &FakeNcclEntry::Send;
+  api_.ncclRecv = &FakeNcclEntry::Receive;
+  carrier_.pack = [](const void* data, size_t bytes, nccl::Stream) {
+    auto copy = std::make_shared<std::vector<char>>(bytes);
+    std::memcpy(copy->data(), data, bytes);
+    return std::shared_ptr<void>(copy, copy->data());
+  };
+  carrier_.unpack = [](void* packed, void* data, size_t bytes, nccl::Stream) {
+    std::memcpy(data, packed, bytes);
+  };
   if (can_suspend) {
     api_.ncclCommSuspend = &FakeNcclEntry::Suspend;
     api_.ncclCommResume = &FakeNcclEntry::Resume;
@@ -112,13 +155,20 @@ FakeNccl::~FakeNccl() { g_fake = nullptr; }
 
 nccl::Result FakeNccl::Called(const std::string& name, nccl::Comm comm) {
   absl::MutexLock lock(&mu_);
-  ++calls_[name];
-  if (comm != nullptr) {
-    if (live_.count(comm) == 0) violations_.push_back(name + " of no communicator");
-    if (!busy_.insert(comm).second) violations_.push_back(name + " beside another call");
-  }
+  Enter(name, comm);
   const auto free = [this, &name]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return held_ != name; };
   mu_.Await(absl::Condition(&free));
+  return Leave(name, comm);
+}
+
+void FakeNccl::Enter(const std::string& name, nccl::Comm comm) {
+  ++calls_[name];
+  if (comm == nullptr) return;
+  if (live_.count(comm) == 0) violations_.push_back(name + " of no communicator");
+  if (!busy_.insert(comm).second) violations_.push_back(name + " beside another call");
+}
+
+nccl::Result FakeNccl::Leave(const std::string& name, nccl::Comm comm) {
   busy_.erase(comm);
   std::vector<nccl::Result>& answers = answers_[name];
   if (answers.empty()) return nccl::kSuccess;
@@ -138,6 +188,14 @@ void FakeNccl::SetAsyncError(nccl::Result error) {
 void FakeNccl::Hold(const std::string& name) {
   absl::MutexLock lock(&mu_);
   held_ = name;
+}
+void FakeNccl::SetCarrier(Carrier carrier) {
+  absl::MutexLock lock(&mu_);
+  carrier_ = std::move(carrier);
+}
+void FakeNccl::Garble() {
+  absl::MutexLock lock(&mu_);
+  garbles_ = true;
 }
 void FakeNccl::Release() {
   absl::MutexLock lock(&mu_);

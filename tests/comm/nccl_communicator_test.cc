@@ -23,7 +23,7 @@ class NcclCommunicatorTest : public testing::Test {
     options_.stream = &options_;
     options_.init_timeout = absl::Seconds(20);
     options_.call_timeout = absl::Seconds(20);
-    options_.finalize_timeout = absl::Milliseconds(50);
+    options_.finalize_timeout = absl::Seconds(20);
   }
   ~NcclCommunicatorTest() override {
     EXPECT_EQ(fake_.live_comms(), 0) << "a communicator was neither destroyed nor aborted";
@@ -159,6 +159,34 @@ TEST_F(NcclCommunicatorTest, CollectivesAreQueuedWithTheirTypes) {
   EXPECT_EQ(comm->state(), NcclState::kReady);
 }
 
+TEST_F(NcclCommunicatorTest, MessagesGoFromRankToRank) {
+  auto receiver = Ready();
+  options_.rank = 0;
+  options_.about = "the link to rank 5: ";
+  auto sender = Ready();
+  const float sent[4] = {1, 2, 3, 4};
+  EXPECT_TRUE(sender->Send(sent, sizeof(sent), /*to=*/1).ok());
+  EXPECT_TRUE(receiver->Receive(data_, sizeof(data_), /*from=*/0).ok());
+  EXPECT_EQ(data_[3], 4);
+  fake_.Answer("ncclSend", {nccl::kRemoteError});
+  const absl::Status lost = sender->Send(sent, sizeof(sent), 1);
+  EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+  EXPECT_EQ(lost.message().find("the link to rank 5: ncclSend: remote process exited"), 0u) << lost;
+  EXPECT_EQ(sender->Send(sent, sizeof(sent), 1), lost);
+  EXPECT_EQ(sender->state(), NcclState::kFailed);
+}
+
+// The first message connects the ranks, for which the receiver's call waits.
+TEST_F(NcclCommunicatorTest, AbortFreesAReceiverWhoseSenderDoesNotCome) {
+  auto comm = Ready();
+  absl::Status stuck;
+  std::thread runner([&] { stuck = comm->Receive(data_, sizeof(data_), 0); });
+  while (fake_.calls("ncclRecv") == 0) absl::SleepFor(absl::Milliseconds(1));
+  comm->Abort("rank 0 died");
+  runner.join();
+  EXPECT_TRUE(absl::IsAborted(stuck) && stuck.message() == "rank 0 died") << stuck;
+}
+
 // The wait used to poll every 20 us.
 TEST_F(NcclCommunicatorTest, CollectivesAskForNoProgress) {
   auto comm = Ready();
@@ -256,6 +284,7 @@ TEST_F(NcclCommunicatorTest, LeavesInOrder) {
 }
 
 TEST_F(NcclCommunicatorTest, LeavesByForceWhenPeersDoNotFinish) {
+  options_.finalize_timeout = absl::Milliseconds(50);
   auto comm = Ready();
   fake_.Hold("ncclCommFinalize");
   const absl::Time start = absl::Now();

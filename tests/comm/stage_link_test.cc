@@ -106,6 +106,28 @@ TEST_P(LinkTest, LetsTheSenderGoOnBeforeTheReceiverComes) {
   EXPECT_TRUE(ends.AllGood());
 }
 
+TEST_P(LinkTest, ExchangesBetweenMessages) {
+  RankProcesses ends(2, [&](int end) {
+    const auto link = Join(end);
+    if (!link.ok()) return 2;
+    for (size_t i = 0; i < 40; ++i) {
+      const size_t size = i % 3 == 0 ? 4096 : 17;
+      const std::vector<char> mine = Message(2 * i + end, size), expected = Message(2 * i + 1 - end, size);
+      std::vector<char> theirs(size);
+      if (!(*link)->Exchange(mine.data(), theirs.data(), static_cast<int64_t>(size)).ok()) return 3;
+      if (theirs != expected) return 4;
+      for (size_t k = 0; k < i % 4; ++k) {  // the sender's lead varies
+        const std::vector<char> message = Message(100 * i + k, 5000);
+        std::vector<char> got(5000);
+        if (end == kSender && !(*link)->Send(message.data(), 5000).ok()) return 5;
+        if (end == kReceiver && (!(*link)->Receive(got.data(), 5000).ok() || got != message)) return 6;
+      }
+    }
+    return 0;
+  });
+  EXPECT_TRUE(ends.AllGood());
+}
+
 // The end that stays returns 0 where the wait ends in an error that contains `part`.
 int ExpectError(const absl::Status& status, absl::StatusCode code, const std::string& part) {
   if (status.code() == code && status.message().find(part) != absl::string_view::npos) return 0;
@@ -165,6 +187,17 @@ TEST_P(LinkTest, RefusesAMessageOfAnotherSize) {
     std::vector<char> bytes(200);
     if (end == kSender) return (*link)->Send(bytes.data(), 100).ok() ? 0 : 3;
     return ExpectError((*link)->Receive(bytes.data(), 200), absl::StatusCode::kInternal, "");
+  });
+  EXPECT_EQ(ends.Wait(kReceiver), 0);
+}
+
+TEST_P(LinkTest, RefusesAMessageWhereAnExchangeIsDue) {
+  RankProcesses ends(2, [&](int end) {
+    const auto link = Join(end);
+    if (!link.ok()) return 2;
+    char mine[17] = {}, theirs[17];
+    if (end == kSender) return (*link)->Send(mine, 17).ok() ? 0 : 3;
+    return ExpectError((*link)->Exchange(mine, theirs, 17), absl::StatusCode::kInternal, "");
   });
   EXPECT_EQ(ends.Wait(kReceiver), 0);
 }

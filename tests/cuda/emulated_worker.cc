@@ -50,6 +50,7 @@ WorkerParts EmulatedWorkerParts() {
     return std::make_unique<FaultyMemory>(std::make_unique<EmulatedVmmDriver>(options.device_chunk_bytes));
   };
   parts.join_devices = JoinEmulated;
+  parts.join_device_link = nullptr;
   return parts;
 }
 

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/checkpoint/lora_files.h"
 #include "tests/cuda/gpu_ranks.h"
+#include "tests/cuda/stream_nccl.h"
 #include "tests/model/golden.h"
 #include "tests/runner/branch_tree.h"
 #include "tests/runner/mini_engine.h"
@@ -348,6 +349,31 @@ TEST(GpuRunner, SameInTwoStages) {
   ExpectSameTokens(expected, RunMixed(**two));
   ASSERT_TRUE((*two)->SleepAndWake(RestoreMode::kBackup).ok());
   ExpectSameTokens(expected, RunMixed(**two));
+}
+
+// The stream goes from device to device, and no step waits for it on the host.
+TEST(GpuRunner, SameInThreeStagesLinkedByNccl) {
+  SOMNUS_SKIP_WITHOUT_GPU(MakeCudaDevice());
+  constexpr char kFourLayers[] = "tests/data/variants/smollm3-four";
+  const auto one = RankGroup::Load(kFourLayers, 1, SmallRunnerOptions(), 64, GpuRanks());
+  ASSERT_TRUE(one.ok()) << one.status();
+  const std::vector<MiniResult> expected = RunMixed(**one);
+  std::vector<std::shared_ptr<PackedMessage>> messages;
+  FakeNccl nccl;
+  nccl.SetCarrier(StreamCarrier(&messages));
+  ModelRunnerOptions staged = SmallRunnerOptions();
+  staged.pipeline.num_stages = 3;
+  const auto three = RankGroup::Load(kFourLayers, 3, staged, 64, LinkedGpuRanks(nccl));
+  ASSERT_TRUE(three.ok()) << three.status();
+  const int before = nccl.calls("ncclSend");
+  ExpectSameTokens(expected, RunMixed(**three));
+  const int sends = nccl.calls("ncclSend") - before;
+  EXPECT_GT(sends, 0);
+  EXPECT_EQ(sends % 2, 0) << "as many from the second stage as from the first";
+  ASSERT_TRUE((*three)->SleepAndWake(RestoreMode::kBackup).ok());
+  ExpectSameTokens(expected, RunMixed(**three));
+  EXPECT_EQ(nccl.calls("ncclSend"), before + 2 * sends);
+  EXPECT_TRUE(nccl.violations().empty()) << nccl.violations()[0];
 }
 
 TEST(GpuRunner, SameInAnyOrderOfThreads) {

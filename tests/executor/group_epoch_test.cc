@@ -134,14 +134,30 @@ TEST_F(GroupEpochTest, StagesOfSeveralHostsOpenAPortForTheNextStageToo) {
   }
 }
 
-TEST_F(GroupEpochTest, TheFirstRankOfEachStageOfGpusMakesAnId) {
-  options_.num_stages = 2;
-  Connect(4, absl::Milliseconds(50), v1::DEVICE_TYPE_CUDA);
+TEST_F(GroupEpochTest, TheFirstRankOfEachStageOfGpusMakesAnIdAndEachSenderAnother) {
+  options_.num_stages = 3;
+  Connect(6, absl::Milliseconds(50), v1::DEVICE_TYPE_CUDA);
   ASSERT_TRUE(epoch_->JoinGroup("group").ok());
-  for (int rank = 0; rank < 4; ++rank) {
+  const auto made_by = [this](int rank) { return std::string("\0made by ", 9) + workers_[rank]->address(); };
+  for (int rank = 0; rank < 6; ++rank) {
     const std::vector<std::string> calls = workers_[rank]->calls();
-    EXPECT_EQ(std::count(calls.begin(), calls.end(), "new group"), rank % 2 == 0 ? 1 : 0) << "rank " << rank;
+    const int of_stage = rank % 2 == 0 ? 1 : 0, of_link = rank < 4 ? 1 : 0;
+    EXPECT_EQ(std::count(calls.begin(), calls.end(), "new group"), of_stage + of_link) << "rank " << rank;
+    const v1::ParallelConfig parallel = workers_[rank]->parallel();
+    EXPECT_EQ(parallel.nccl_unique_id(), made_by(rank / 2 * 2)) << "rank " << rank;
+    ASSERT_EQ(parallel.nccl_link_ids_size(), 4) << "rank " << rank;
+    for (int sender = 0; sender < 4; ++sender)
+      EXPECT_EQ(parallel.nccl_link_ids(sender), made_by(sender)) << "rank " << rank;
   }
+}
+
+TEST_F(GroupEpochTest, StagesOfOneGpuEachHaveLinksAlone) {
+  options_.num_stages = 2;
+  Connect(2, absl::Milliseconds(50), v1::DEVICE_TYPE_CUDA);
+  ASSERT_TRUE(epoch_->JoinGroup("group").ok());
+  EXPECT_EQ(workers_[1]->calls(), (std::vector<std::string>{"fence 1", "join group"}));
+  EXPECT_EQ(workers_[1]->parallel().nccl_unique_id(), "");
+  EXPECT_EQ(workers_[1]->parallel().nccl_link_ids_size(), 1);
 }
 
 TEST_F(GroupEpochTest, TheFirstRankOfTheLastStageRepliesWithTokens) {

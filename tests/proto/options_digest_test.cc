@@ -24,6 +24,7 @@ TEST(OptionsDigest, IgnoresWhatDiffersFromCallToCall) {
   v1::ParallelConfig* parallel = other.mutable_parallel();
   parallel->set_group_name("g");
   parallel->set_nccl_unique_id("id");
+  parallel->add_nccl_link_ids("id of a link");
   parallel->add_rank_addresses("host:1");
   parallel->set_group_secret("secret");
   EXPECT_EQ(OptionsDigest(other), OptionsDigest(Request()));

@@ -101,11 +101,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankGroup::JoinRank(int rank, cons
     ASSIGN_OR_RETURN(communicator, MakeShmCommunicator(shm));
   }
   if (num_stages_ == 1) return communicator;
-  const auto link = [&](int sender, int end) {
+  const auto link = [&](int sender, int end) -> absl::StatusOr<std::unique_ptr<StageLink>> {
     shm.group_name = absl::StrCat(group, "-l", sender);
     shm.rank = end;
     shm.world_size = 2;
-    return MakeShmLink(shm);
+    ASSIGN_OR_RETURN(std::unique_ptr<StageLink> host, MakeShmLink(shm));
+    return device.join_link == nullptr ? std::move(host) : device.join_link(shm, open, std::move(host));
   };
   std::unique_ptr<StageLink> previous, next;
   if (stage > 0) {

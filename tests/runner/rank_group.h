@@ -16,6 +16,7 @@
 #include "kernels/device.h"
 #include "proto/worker.pb.h"
 #include "worker/comm/communicator.h"
+#include "worker/comm/stage_link.h"
 #include "worker/runner/model_runner.h"
 
 namespace somnus {
@@ -42,6 +43,10 @@ struct RankDevice {
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const std::string& group, int rank,
                                                               int world_size, Device* device)>
       join;
+  // As JoinDevices::link (worker/join_ranks.h); null: links go through the host.
+  std::function<absl::StatusOr<std::unique_ptr<StageLink>>(const GroupOptions&, Device* device,
+                                                           std::unique_ptr<StageLink> host)>
+      join_link;
 };
 using MakeRankDevice = std::function<absl::StatusOr<RankDevice>(int rank)>;
 MakeRankDevice CpuRanks(int threads_per_rank = 1, CpuIsa isa = CpuIsa::kBest);

@@ -64,10 +64,13 @@ class Communicator {
   virtual absl::Status Suspend() { return absl::OkStatus(); }
   virtual absl::Status Resume() { return absl::OkStatus(); }
 
-  // For ranks of a pipeline: `bytes` bytes of the host's memory to, or from, the rank with the same place in
-  // the next, or the previous, stage (stage_link.h). FailedPrecondition: there is no such stage.
+  // For ranks of a pipeline: `bytes` bytes to, or from, the rank with the same place in the next, or the
+  // previous, stage (stage_link.h). FailedPrecondition: there is no such stage.
   virtual absl::Status SendToNextStage(const void* data, int64_t bytes);
   virtual absl::Status ReceiveFromPreviousStage(void* data, int64_t bytes);
+  // As StageLink::stream_ordered, of the link that the call takes. May differ from epoch to epoch.
+  virtual bool sends_on_stream() const { return false; }
+  virtual bool receives_on_stream() const { return false; }
 };
 
 // world_size 1: every call is a no-op (AllGather copies).

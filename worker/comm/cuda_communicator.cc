@@ -1,5 +1,7 @@
 #include "worker/comm/cuda_communicator.h"
 
+#include <utility>
+
 #include "base/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/peer/all_reduce.h"
@@ -14,6 +16,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeCudaCommunicator(GroupOptions 
     return cuda_device::MakePeerCollectives(cuda, peers);
   };
   return JoinDeviceGroup(options, device, make_peers, NcclApi::Load());
+}
+
+absl::StatusOr<std::unique_ptr<StageLink>> MakeCudaLink(GroupOptions options, const std::string& gpu,
+                                                        Device* device, std::unique_ptr<StageLink> host) {
+  SOMNUS_CHECK(device->kind() == DeviceKind::kCuda);
+  options.stream = cuda_device::AsCuda(*device).stream();
+  return JoinDeviceLink(options, gpu, device, std::move(host), NcclApi::Load());
 }
 
 }  // namespace somnus

@@ -6,4 +6,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeCudaCommunicator(GroupOptions 
   return absl::UnimplementedError("this worker was built without CUDA");
 }
 
+absl::StatusOr<std::unique_ptr<StageLink>> MakeCudaLink(GroupOptions options, const std::string& gpu,
+                                                        Device* device, std::unique_ptr<StageLink> host) {
+  return absl::UnimplementedError("this worker was built without CUDA");
+}
+
 }  // namespace somnus

@@ -1,35 +1,27 @@
 #include "worker/comm/device_communicator.h"
 
-#include <optional>
-#include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "base/check.h"
-#include "base/monotonic.h"
 #include "base/status_macros.h"
 #include "worker/comm/collective_plan.h"
+#include "worker/comm/group_watch.h"
 
 namespace somnus {
 namespace {
-
-constexpr absl::Duration kWatchInterval = absl::Milliseconds(50);
-constexpr absl::Duration kLeavePatience = absl::Seconds(2);
 
 class DeviceCommunicator : public Communicator {
  public:
   explicit DeviceCommunicator(DeviceGroupParts parts)
       : parts_(std::move(parts)),
         ways_{parts_.world_size, parts_.peers != nullptr, parts_.nccl != nullptr, parts_.link},
-        watchdog_([this] { Watch(); }) {}
+        watch_({.look = [this] { return Look(); },
+                .end = [this](const std::string& reason) { End(reason); },
+                .left = absl::StrCat("rank ", parts_.rank, " left the group")}) {}
 
   ~DeviceCommunicator() override {
-    {
-      absl::MutexLock lock(&mu_);
-      leave_by_ = MonotonicNow() + kLeavePatience;
-    }
+    watch_.Leave();
     parts_.device->Synchronize().IgnoreError();
     if (parts_.peers != nullptr) {
       // No rank may free memory that a second rank's kernels use or a second rank has mapped.
@@ -37,8 +29,7 @@ class DeviceCommunicator : public Communicator {
       parts_.peers->Disconnect();
       if (together) parts_.host->Barrier().IgnoreError();
     }
-    done_.Stop();
-    watchdog_.join();
+    watch_.Stop();
     parts_.peers.reset();
     parts_.nccl.reset();
     if (barrier_word_ != nullptr) parts_.device->FreePinned(barrier_word_);
@@ -94,13 +85,10 @@ class DeviceCommunicator : public Communicator {
     return parts_.host == nullptr ? absl::OkStatus() : Noted(parts_.host->Barrier());
   }
 
-  void Abort(const std::string& reason) override { Fail(absl::AbortedError(reason)); }
+  void Abort(const std::string& reason) override { watch_.Fail(absl::AbortedError(reason)); }
 
   absl::Status status() const override {
-    {
-      absl::MutexLock lock(&mu_);
-      if (!error_.ok()) return error_;
-    }
+    RETURN_IF_ERROR(watch_.error());
     // The device may have found an error before the watchdog has.
     if (parts_.peers != nullptr) RETURN_IF_ERROR(parts_.peers->status());
     return parts_.nccl == nullptr ? absl::OkStatus() : parts_.nccl->status();
@@ -113,18 +101,9 @@ class DeviceCommunicator : public Communicator {
 
  private:
   // An error of a part fails the whole group.
-  absl::Status Noted(absl::Status status) {
-    if (!status.ok() && !absl::IsInvalidArgument(status) && !absl::IsFailedPrecondition(status)) Fail(status);
-    return status;
-  }
+  absl::Status Noted(absl::Status status) { return watch_.Noted(std::move(status)); }
 
-  void Fail(const absl::Status& cause) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (!error_.ok()) return;
-      error_ = cause;
-    }
-    const std::string reason(cause.message());
+  void End(const std::string& reason) {
     if (parts_.peers != nullptr) parts_.peers->Stop();
     // The other ranks get the cause from here, before the timeouts of the other ranks say less.
     if (parts_.host != nullptr) parts_.host->Abort(reason);
@@ -138,32 +117,11 @@ class DeviceCommunicator : public Communicator {
     return parts_.nccl == nullptr ? absl::OkStatus() : parts_.nccl->Poll();
   }
 
-  void Watch() {
-    while (!done_.WaitFor(kWatchInterval)) {
-      const std::optional<MonotonicTime> leave_by = LeaveBy();
-      if (!leave_by.has_value()) {
-        if (absl::Status status = Look(); !status.ok()) Fail(status);
-      } else if (MonotonicNow() >= *leave_by) {  // until then other ranks may be gone already
-        Fail(absl::AbortedError(absl::StrCat("rank ", parts_.rank, " left the group")));
-      }
-    }
-  }
-
-  std::optional<MonotonicTime> LeaveBy() const {
-    absl::MutexLock lock(&mu_);
-    return leave_by_;
-  }
-
   DeviceGroupParts parts_;
   const CollectiveWays ways_;
   // Pinned memory, which a device reaches too; allocated by the first Barrier that needs the memory.
   void* barrier_word_ = nullptr;
-
-  mutable absl::Mutex mu_;
-  absl::Status error_ ABSL_GUARDED_BY(mu_);
-  std::optional<MonotonicTime> leave_by_ ABSL_GUARDED_BY(mu_);  // set by the destructor
-  StopSignal done_;
-  std::thread watchdog_;  // last
+  GroupWatch watch_;  // last
 };
 
 }  // namespace

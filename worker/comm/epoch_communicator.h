@@ -49,6 +49,8 @@ class EpochCommunicator : public Communicator {
                                    const float* weight, double eps, const TensorView& out) override;
   absl::Status SendToNextStage(const void* data, int64_t bytes) override;
   absl::Status ReceiveFromPreviousStage(void* data, int64_t bytes) override;
+  bool sends_on_stream() const override { return group_ != nullptr && group_->sends_on_stream(); }
+  bool receives_on_stream() const override { return group_ != nullptr && group_->receives_on_stream(); }
   absl::Status Barrier() override;
   void Abort(const std::string& reason) override;
   absl::Status status() const override;

@@ -53,20 +53,23 @@ using Stream = void*;  // cudaStream_t
 
 }  // namespace nccl
 
-#define SOMNUS_NCCL_ENTRY_POINTS(X)                                                                 \
-  X(ncclGetVersion, nccl::Result (*)(int*))                                                         \
-  X(ncclGetUniqueId, nccl::Result (*)(nccl::UniqueId*))                                             \
-  X(ncclCommInitRankConfig, nccl::Result (*)(nccl::Comm*, int, nccl::UniqueId, int, nccl::Config*)) \
-  X(ncclCommSplit, nccl::Result (*)(nccl::Comm, int, int, nccl::Comm*, nccl::Config*))              \
-  X(ncclCommFinalize, nccl::Result (*)(nccl::Comm))                                                 \
-  X(ncclCommDestroy, nccl::Result (*)(nccl::Comm))                                                  \
-  X(ncclCommAbort, nccl::Result (*)(nccl::Comm))                                                    \
-  X(ncclCommGetAsyncError, nccl::Result (*)(nccl::Comm, nccl::Result*))                             \
-  X(ncclGetErrorString, const char* (*)(nccl::Result))                                              \
-  X(ncclGetLastError, const char* (*)(nccl::Comm))                                                  \
-  X(ncclAllReduce, nccl::Result (*)(const void*, void*, size_t, nccl::ElementType, nccl::ReduceOp,  \
-                                    nccl::Comm, nccl::Stream))                                      \
-  X(ncclAllGather, nccl::Result (*)(const void*, void*, size_t, nccl::ElementType, nccl::Comm, nccl::Stream))
+#define SOMNUS_NCCL_ENTRY_POINTS(X)                                                                    \
+  X(ncclGetVersion, nccl::Result (*)(int*))                                                            \
+  X(ncclGetUniqueId, nccl::Result (*)(nccl::UniqueId*))                                                \
+  X(ncclCommInitRankConfig, nccl::Result (*)(nccl::Comm*, int, nccl::UniqueId, int, nccl::Config*))    \
+  X(ncclCommSplit, nccl::Result (*)(nccl::Comm, int, int, nccl::Comm*, nccl::Config*))                 \
+  X(ncclCommFinalize, nccl::Result (*)(nccl::Comm))                                                    \
+  X(ncclCommDestroy, nccl::Result (*)(nccl::Comm))                                                     \
+  X(ncclCommAbort, nccl::Result (*)(nccl::Comm))                                                       \
+  X(ncclCommGetAsyncError, nccl::Result (*)(nccl::Comm, nccl::Result*))                                \
+  X(ncclGetErrorString, const char* (*)(nccl::Result))                                                 \
+  X(ncclGetLastError, const char* (*)(nccl::Comm))                                                     \
+  X(ncclAllReduce, nccl::Result (*)(const void*, void*, size_t, nccl::ElementType, nccl::ReduceOp,     \
+                                    nccl::Comm, nccl::Stream))                                         \
+  X(ncclAllGather,                                                                                     \
+    nccl::Result (*)(const void*, void*, size_t, nccl::ElementType, nccl::Comm, nccl::Stream))         \
+  X(ncclSend, nccl::Result (*)(const void*, size_t, nccl::ElementType, int, nccl::Comm, nccl::Stream)) \
+  X(ncclRecv, nccl::Result (*)(void*, size_t, nccl::ElementType, int, nccl::Comm, nccl::Stream))
 
 // From 2.29.7 on; nullptr before.
 #define SOMNUS_NCCL_OPTIONAL_ENTRY_POINTS(X)            \

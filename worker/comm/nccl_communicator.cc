@@ -162,6 +162,20 @@ absl::Status NcclCommunicator::AllGather(const void* in, int64_t bytes, void* ou
   });
 }
 
+absl::Status NcclCommunicator::Send(const void* data, int64_t bytes, int to) {
+  RETURN_IF_ERROR(Require(NcclState::kReady, "ncclSend"));
+  return Call("ncclSend", options_.call_timeout, [&](nccl::Comm comm) {
+    return api_.ncclSend(data, static_cast<size_t>(bytes), nccl::kInt8, to, comm, options_.stream);
+  });
+}
+
+absl::Status NcclCommunicator::Receive(void* data, int64_t bytes, int from) {
+  RETURN_IF_ERROR(Require(NcclState::kReady, "ncclRecv"));
+  return Call("ncclRecv", options_.call_timeout, [&](nccl::Comm comm) {
+    return api_.ncclRecv(data, static_cast<size_t>(bytes), nccl::kInt8, from, comm, options_.stream);
+  });
+}
+
 absl::Status NcclCommunicator::Suspend() {
   if (state() == NcclState::kSuspended) return absl::OkStatus();
   RETURN_IF_ERROR(Require(NcclState::kReady, "ncclCommSuspend"));
@@ -202,9 +216,9 @@ absl::Status NcclCommunicator::CheckCallUnderWay() {
   const int64_t started = call_started_.load();
   const absl::Duration since = absl::Nanoseconds(SteadyNanoseconds() - started);
   if (started == 0 || since < options_.call_timeout) return status();
-  return End(NcclState::kFailed,
-             absl::DeadlineExceededError(absl::StrCat("a call of NCCL has not returned within ",
-                                                      absl::FormatDuration(options_.call_timeout))));
+  return End(NcclState::kFailed, absl::DeadlineExceededError(
+                                     absl::StrCat(options_.about, "a call of NCCL has not returned within ",
+                                                  absl::FormatDuration(options_.call_timeout))));
 }
 
 NcclState NcclCommunicator::state() const {
@@ -221,7 +235,7 @@ absl::Status NcclCommunicator::Require(NcclState state, const char* call) const 
   absl::MutexLock lock(&mu_);
   if (!error_.ok() || state_ == state) return error_;
   return absl::FailedPreconditionError(
-      absl::StrCat(call, ": the NCCL communicator is ", NcclStateName(state_)));
+      absl::StrCat(options_.about, call, ": the NCCL communicator is ", NcclStateName(state_)));
 }
 
 // Runs a call of NCCL, and waits for the part that the call leaves to the background.
@@ -258,8 +272,8 @@ absl::Status NcclCommunicator::AwaitProgress(const char* name, absl::Duration ti
     }
     if (RunningNow() >= deadline) {
       return End(NcclState::kFailed,
-                 absl::DeadlineExceededError(
-                     absl::StrCat(name, ": not all ranks came within ", absl::FormatDuration(timeout))));
+                 absl::DeadlineExceededError(absl::StrCat(
+                     options_.about, name, ": not all ranks came within ", absl::FormatDuration(timeout))));
     }
     absl::SleepFor(pause);
   }
@@ -272,7 +286,7 @@ nccl::Result NcclCommunicator::AsyncError(nccl::Comm comm) const {
 }
 
 absl::Status NcclCommunicator::ToStatus(const char* name, nccl::Result result) const {
-  std::string text = absl::StrCat(name, ": ", api_.ncclGetErrorString(result));
+  std::string text = absl::StrCat(options_.about, name, ": ", api_.ncclGetErrorString(result));
   if (const char* last = api_.ncclGetLastError(nullptr); last != nullptr && *last != '\0') {
     absl::StrAppend(&text, " (", last, ")");
   }

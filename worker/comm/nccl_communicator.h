@@ -7,12 +7,12 @@
 // The group forms by a non-blocking communicator, since that may take long and a rank may never come: we wait
 // by polling, with a deadline, and check `health` meanwhile. Ready means that a blocking communicator of the
 // same ranks was split off, which collectives use: the call queues the collective, in graphs too, and nothing
-// is polled. The first collective of a kind connects the ranks; Poll finds a call that does not return in
-// time. ncclCommAbort ends calls that are stuck, and work on the stream that cannot complete: kernels then
-// leave the device, whose Synchronize returns.
+// is polled. The first collective of a kind, and the first message to a rank, connects the ranks; Poll finds
+// a call that does not return in time. ncclCommAbort ends calls that are stuck, and work on the stream that
+// cannot complete: kernels then leave the device, whose Synchronize returns.
 //
-// Thread safety: collectives, Suspend and Resume from one thread; Abort, Poll, state and status from any. The
-// constructor's thread must have the device as the current device.
+// Thread safety: collectives, messages, Suspend and Resume from one thread; Abort, Poll, state and status
+// from any. The constructor's thread must have the device as the current device.
 
 #include <atomic>
 #include <cstdint>
@@ -33,6 +33,7 @@ namespace somnus {
 struct NcclOptions {
   int rank = 0;
   int world_size = 1;
+  std::string about;      // before every message: "the link to rank 3: "
   std::string unique_id;  // of MakeNcclUniqueId, the same on all ranks
   void* stream = nullptr;
   absl::Duration init_timeout = absl::Seconds(120);
@@ -61,6 +62,9 @@ class NcclCommunicator {
   // FailedPrecondition names a state that is not ready.
   absl::Status AllReduceSum(void* data, int64_t count, DataType type);
   absl::Status AllGather(const void* in, int64_t bytes, void* out);
+  // A message from one rank to another, which must call the other function with the same number of bytes.
+  absl::Status Send(const void* data, int64_t bytes, int to);
+  absl::Status Receive(void* data, int64_t bytes, int from);
 
   // Suspend releases the device memory that NCCL can do without, where the loaded library has that call (from
   // 2.29.7); otherwise nothing changes. All ranks call both, with nothing queued. Both are idempotent.

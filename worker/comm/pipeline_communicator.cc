@@ -38,6 +38,8 @@ class PipelineCommunicator : public Communicator {
     if (previous_ == nullptr) return Communicator::ReceiveFromPreviousStage(data, bytes);
     return Noted(previous_->Receive(data, bytes));
   }
+  bool sends_on_stream() const override { return next_ != nullptr && next_->stream_ordered(); }
+  bool receives_on_stream() const override { return previous_ != nullptr && previous_->stream_ordered(); }
 
   void Abort(const std::string& reason) override {
     stage_->Abort(reason);
@@ -51,8 +53,17 @@ class PipelineCommunicator : public Communicator {
     return next_ == nullptr ? absl::OkStatus() : next_->status();
   }
 
-  absl::Status Suspend() override { return Noted(stage_->Suspend()); }
-  absl::Status Resume() override { return Noted(stage_->Resume()); }
+  // In the order in which the links have formed, since a call may wait for the other end.
+  absl::Status Suspend() override {
+    RETURN_IF_ERROR(Noted(stage_->Suspend()));
+    if (previous_ != nullptr) RETURN_IF_ERROR(Noted(previous_->Suspend()));
+    return next_ == nullptr ? absl::OkStatus() : Noted(next_->Suspend());
+  }
+  absl::Status Resume() override {
+    RETURN_IF_ERROR(Noted(stage_->Resume()));
+    if (previous_ != nullptr) RETURN_IF_ERROR(Noted(previous_->Resume()));
+    return next_ == nullptr ? absl::OkStatus() : Noted(next_->Resume());
+  }
 
  private:
   absl::Status Noted(absl::Status status) {

@@ -18,7 +18,8 @@ namespace {
 class ShmLink : public StageLink {
  public:
   ShmLink(const GroupOptions& options, std::unique_ptr<ShmMapping> mapping)
-      : buffer_bytes_(*options.buffer_bytes),
+      : rank_(options.rank),
+        buffer_bytes_(*options.buffer_bytes),
         mapping_(std::move(mapping)),
         waiter_(mapping_->header(), &mapping_->locks(), options) {}
 
@@ -47,6 +48,30 @@ class ShmLink : public StageLink {
     return failed_;
   }
 
+  // A piece of the sender's and, in the receiver's own buffer, the reply. As with messages, the receiver
+  // stamps a piece once it has read the piece. The sender's stamp says that the sender has read the reply to
+  // the piece before.
+  absl::Status Exchange(const void* mine, void* theirs, int64_t bytes) override {
+    RETURN_IF_ERROR(failed_);
+    if (bytes > buffer_bytes_) return absl::InvalidArgumentError("an exchange is larger than the buffer");
+    ++piece_;
+    const uint64_t call = kExchange | static_cast<uint64_t>(bytes);
+    char* const reply = mapping_->Buffer(kReceiver, piece_ % 2);
+    if (rank_ == kSender) {
+      failed_ = waiter_.AwaitRank(kReceiver, piece_ - 2);
+      RETURN_IF_ERROR(failed_);
+      memcpy(Buffer(), mine, bytes);
+      waiter_.Publish(piece_, call);
+    }
+    failed_ = AwaitExchange(call);
+    RETURN_IF_ERROR(failed_);
+    memcpy(theirs, rank_ == kSender ? reply : Buffer(), bytes);
+    if (rank_ == kSender) return absl::OkStatus();
+    memcpy(reply, mine, bytes);
+    waiter_.Publish(piece_, call);
+    return absl::OkStatus();
+  }
+
   void Abort(const std::string& reason) override { waiter_.Abort(reason); }
   absl::Status status() const override { return waiter_.Health(); }
 
@@ -64,6 +89,20 @@ class ShmLink : public StageLink {
     return absl::InternalError(reason);
   }
 
+  absl::Status AwaitExchange(uint64_t call) {
+    const int peer = 1 - rank_;
+    RETURN_IF_ERROR(waiter_.AwaitRank(peer, piece_));
+    RETURN_IF_ERROR(waiter_.CheckAborted());
+    if (waiter_.CallOf(peer, piece_) == call) return absl::OkStatus();
+    const std::string reason = "the ends of a link between stages are in different calls";
+    waiter_.Abort(reason);
+    return absl::InternalError(reason);
+  }
+
+  // Marks the call of an exchange; messages have their number of bytes.
+  static constexpr uint64_t kExchange = uint64_t{1} << 63;
+
+  const int rank_;
   const int64_t buffer_bytes_;
   const std::unique_ptr<ShmMapping> mapping_;
   ShmWaiter waiter_;    // leaves when destroyed, so before the mapping

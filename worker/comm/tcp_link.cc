@@ -28,6 +28,11 @@ class TcpLink : public StageLink {
     return Move(bytes);
   }
 
+  absl::Status Exchange(const void* mine, void* theirs, int64_t bytes) override {
+    transfers_[peer_] = {mine, bytes, theirs, bytes};
+    return links_->Exchange(kExchange | static_cast<uint64_t>(bytes), transfers_, {RunningNow() + timeout_});
+  }
+
   // Both ends are there, and no message is under way.
   absl::Status Meet(const WaitLimit& limit) {
     transfers_[peer_] = TcpTransfer();
@@ -43,6 +48,9 @@ class TcpLink : public StageLink {
     if (bytes == 0) return absl::OkStatus();
     return links_->Exchange(static_cast<uint64_t>(bytes), transfers_, {RunningNow() + timeout_});
   }
+
+  // Marks the round of an exchange.
+  static constexpr uint64_t kExchange = uint64_t{1} << 63;
 
   const int peer_;
   const absl::Duration timeout_;

@@ -34,6 +34,8 @@ absl::Status StageTransfer::Bind() {
 absl::Status StageTransfer::Receive(const TensorView& stream) {
   if (!has_previous_) return absl::OkStatus();
   const TraceRange range("receive");
+  if (communicator_.receives_on_stream())
+    return communicator_.ReceiveFromPreviousStage(stream.data, BytesOf(stream));
   // The wait may be as long as a step of the previous stage: the device's threads do not spin meanwhile.
   device_.EndStep();
   const absl::Cleanup begin_step = [this] { device_.BeginStep(); };
@@ -51,6 +53,7 @@ absl::Status StageTransfer::Receive(const TensorView& stream) {
 absl::Status StageTransfer::Send(const TensorView& stream) {
   if (!has_next_) return absl::OkStatus();
   const TraceRange range("send");
+  if (communicator_.sends_on_stream()) return communicator_.SendToNextStage(stream.data, BytesOf(stream));
   device_.EndStep();
   const absl::Cleanup begin_step = [this] { device_.BeginStep(); };
   const int64_t bytes = BytesOf(stream);

@@ -2,10 +2,11 @@
 // Moves the residual stream of a step's tokens between the stages of a pipeline, by the communicator's links.
 //
 // The stream goes in f32, as the layers hold it, so that a model in stages computes the bits of the same
-// model in one stage. An asynchronous device's memory goes through a pinned buffer of the host, which belongs
-// to this object, piece by piece; the call then waits for the device. To be called within a step of the
-// device (Device::BeginStep). Borrowed, and must outlive this object: device, communicator. Used by the
-// runner thread alone.
+// model in one stage. Where the communicator's link is stream ordered, the call only queues the message.
+// Otherwise an asynchronous device's memory goes through a pinned buffer of the host, which belongs to this
+// object, piece by piece, and the call waits for the device. To be called within a step of the device
+// (Device::BeginStep). Borrowed, and must outlive this object: device, communicator. Used by the runner
+// thread alone.
 
 #include <cstdint>
 
