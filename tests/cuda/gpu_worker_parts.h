@@ -19,6 +19,7 @@ inline WorkerParts GpuParts() {
   parts.open_memory = [](const WorkerOptions& options, int) {
     return MakeGpuMemory(options.device_chunk_bytes);
   };
+  parts.join_device_link = nullptr;  // ranks share the GPU
   return parts;
 }
 
