@@ -60,8 +60,11 @@ HttpResponse Woken(const ServedModel& model, const std::vector<std::string>& tag
                    std::optional<bool> load_weights) {
   const absl::StatusOr<WakeUpResult> result = WakeUpEngine(model, tags, load_weights);
   if (!result.ok()) return ErrorResponse(LifecycleError(result.status(), *model.engine));
+  // Both names: older servers of vLLM say `tags`.
+  const Json named = tags.empty() ? Json(nullptr) : Json(tags);
   return JsonResponse(Json{{"status", result->awake ? "awake" : "sleeping"},
-                           {"tags_woken", tags.empty() ? Json(nullptr) : Json(tags)},
+                           {"tags", named},
+                           {"tags_woken", named},
                            {"already_resident", result->already_resident},
                            {"mapped_bytes", ToJson(result->report.mapped_bytes())},
                            {"tag_states", TagStatesJson(result->report)},

@@ -161,7 +161,9 @@ TEST_F(ApiServerTest, SleepAndWake) {
       << "the memory stays released";
   engine_->set_state(EngineState::kAsleep);
   EXPECT_EQ(Admin("POST", "/wake_up?tags=nonsense").status, 400);
-  EXPECT_EQ(Json::parse(Admin("POST", "/wake_up?tags=weights&tags=kv_cache").body)["tags_woken"].size(), 2u);
+  const Json woken = Json::parse(Admin("POST", "/wake_up?tags=weights&tags=kv_cache").body);
+  EXPECT_EQ(woken["tags_woken"].size(), 2u);
+  EXPECT_EQ(woken["tags"], woken["tags_woken"]);
   EXPECT_EQ(Json::parse(Admin("GET", "/is_sleeping").body)["is_sleeping"], false);
   EXPECT_EQ(Json::parse(Admin("POST", "/wake_up").body)["already_resident"], true);
   EXPECT_EQ(Json::parse(Admin("POST", "/reset_prefix_cache").body)["success"], true);
