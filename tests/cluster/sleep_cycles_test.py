@@ -86,10 +86,11 @@ def cycles(cluster, count):
 
 
 def growth(first, last, mappings=4):
-    """The growth, in words; up to `mappings` more mappings are no growth."""
+    """The growth, in words; up to `mappings` more mappings are no growth, nor is one thread: on a busy machine gRPC starts another
+    thread that polls, and keeps it."""
     found = []
     for pid, before in first.items():
-        for kind, slack in (("pss_kib", GROWTH_KIB), ("mappings", mappings), ("files", 2), ("threads", 0)):
+        for kind, slack in (("pss_kib", GROWTH_KIB), ("mappings", mappings), ("files", 2), ("threads", 1)):
             if last[pid][kind] > before[kind] + slack:
                 found.append(f"process {pid}: {kind} {before[kind]} -> {last[pid][kind]}")
     return found
