@@ -122,9 +122,9 @@ class SleepableAllocator {
   // prepared and all is as before; ResourceExhausted says how much the backups lacked (memory_shortage.h).
   virtual absl::Status PrepareSleep(const std::map<std::string, RestoreMode>& modes) = 0;
   // Releases the regions of the prepared sleep. A region that sleeps already loses its backup when its mode
-  // is kDiscard (level 1 deepens to 2). Memory that the driver fails to release is in still_resident and in
-  // ResidentBytes; the region sleeps all the same, and the next sleep or wake-up tries again. Without a
-  // prepared sleep CommitSleep does nothing.
+  // is kDiscard (level 1 deepens to 2). Where the driver fails to release memory, the driver is asked once
+  // more at once. Memory that stays even so is in still_resident and in ResidentBytes; the region sleeps all
+  // the same, and the next sleep or wake-up tries again. Without a prepared sleep CommitSleep does nothing.
   virtual SleepReport CommitSleep() = 0;
   // Forgets the prepared sleep, and gives up the backups that PrepareSleep made: another rank may lack the
   // host memory or the space on the disk.

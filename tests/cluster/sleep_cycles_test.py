@@ -1,5 +1,6 @@
 """Many sleeps and wake-ups: open requests of a quantized checkpoint go on with the same tokens, and no process holds more than before;
 and the holdings of processes, for other suites."""
+import collections
 import os
 import random
 import re
@@ -39,12 +40,19 @@ def memory_kib(pid):
 
 
 def holdings(pid):
-    """The holdings of a process: share of memory (KiB), mappings, descriptors and threads."""
+    """The holdings of a process: share of memory (KiB), mappings, descriptors, and threads with how many have each name."""
     pss = memory_kib(pid)
     with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
         mappings = sum(1 for _ in file)
-    return {"pss_kib": pss, "mappings": mappings, "files": len(os.listdir(f"/proc/{pid}/fd")),
-            "threads": len(os.listdir(f"/proc/{pid}/task"))}
+    names = collections.Counter()
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        try:
+            with open(f"/proc/{pid}/task/{thread}/comm", encoding="utf-8", errors="replace") as file:
+                names[file.read().strip()] += 1
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # the thread has ended
+    return {"pss_kib": pss, "mappings": mappings, "files": len(os.listdir(f"/proc/{pid}/fd")), "threads": sum(names.values()),
+            "names": names}
 
 
 class Sleeper:
@@ -86,13 +94,13 @@ def cycles(cluster, count):
 
 
 def growth(first, last, mappings=4):
-    """The growth, in words; up to `mappings` more mappings are no growth, nor is one thread: on a busy machine gRPC starts another
-    thread that polls, and keeps it."""
+    """The growth, in words, with the names of threads that came; up to `mappings` more mappings are no growth."""
     found = []
     for pid, before in first.items():
-        for kind, slack in (("pss_kib", GROWTH_KIB), ("mappings", mappings), ("files", 2), ("threads", 1)):
+        for kind, slack in (("pss_kib", GROWTH_KIB), ("mappings", mappings), ("files", 2), ("threads", 0)):
             if last[pid][kind] > before[kind] + slack:
-                found.append(f"process {pid}: {kind} {before[kind]} -> {last[pid][kind]}")
+                names = f" ({dict(last[pid]['names'] - before['names'])})" if kind == "threads" else ""
+                found.append(f"process {pid}: {kind} {before[kind]} -> {last[pid][kind]}{names}")
     return found
 
 
