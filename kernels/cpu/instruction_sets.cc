@@ -101,7 +101,7 @@ bool RequestTiles() {
 // half the rate (docs/measured).
 bool HasFastProducts() { return !__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake"); }
 
-// On Zen 4 expanding makes many rows slower, as conversions do not use the ports of multiply-adds, and
+// On Zen 3 and 4 expanding makes many rows slower, as conversions do not use the ports of multiply-adds, and
 // prefetches make a few rows slower (docs/measured). AMD's further cores are assumed to be alike.
 KernelTable Tuned(KernelTable table) {
   const bool amd = __builtin_cpu_is("amd");

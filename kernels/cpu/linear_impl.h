@@ -14,17 +14,20 @@ constexpr Prefetch kWeightPrefetch =
 template <typename P, int kRows>
 constexpr bool kUnaided = P::E::kType == DataType::kBF16&& kRows <= kSizes.unaided_rows[0];
 
-// Columns [column, column + kVectors * kW) of rows [row, row + kRows).
-template <typename P, int kRows, int kVectors>
+// Columns [column, column + kVectors * kW) of rows [row, row + kRows). ahead: a distance, 0 for no
+// prefetches, or PacedBytes.
+template <typename P, int kRows, int kVectors, typename Ahead>
 inline __attribute__((noinline)) void LinearTile(const LinearArgs& args, const char* panel, int64_t row,
-                                                 int64_t column, int64_t ahead) {
+                                                 int64_t column, Ahead ahead) {
   constexpr int64_t kBStride = kPanelWidth / kW * P::kBBytes;
   VF acc[kRows][kVectors] = {};
   const char* a = args.x + row * args.x_stride;
   const int64_t steps = args.k / P::kStepK;
   const char* b[kVectors];
   for (int v = 0; v < kVectors; ++v) b[v] = panel + (column % kPanelWidth / kW + v) * P::kBBytes;
-  if (ahead != 0 && !(kUnaided<P, kRows> && args.reads_ahead)) {
+  if constexpr (__is_same(Ahead, PacedBytes)) {
+    Tile<P, kRows, kVectors, Prefetch::kL2>(a, args.x_stride, b, kBStride, steps, acc, ahead);
+  } else if (ahead != 0 && !(kUnaided<P, kRows> && args.reads_ahead)) {
     Tile<P, kRows, kVectors, kWeightPrefetch<P, kRows>>(a, args.x_stride, b, kBStride, steps, acc, ahead);
   } else {
     Tile<P, kRows, kVectors>(a, args.x_stride, b, kBStride, steps, acc);
@@ -60,6 +63,29 @@ SOMNUS_INLINE void TallPanel(int64_t rows, const LinearArgs& args, const char* p
   }
 }
 
+// Rows [row_begin, row_begin + rows) of one panel, which several tiles use in turn. The last of these tiles
+// prefetch the next panel if there is one, each in proportion to its work: prefetches of one tile alone would
+// wait for memory, which would then idle while the other tiles compute.
+template <typename P>
+SOMNUS_INLINE void PacedPanel(const LinearArgs& args, const char* panel, int64_t row_begin, int64_t rows,
+                              int64_t first_column, bool has_next) {
+  const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
+  const int64_t first_paced = tiles - Min(tiles, kSizes.paced_tiles);
+  const int64_t paced_vectors = (rows - rows * first_paced / tiles) * (kPanelWidth / kW);
+  const int64_t step_bytes = has_next ? kPanelWidth / kW * P::kBBytes : 0, steps = args.k / P::kStepK;
+  const char* next = panel + PanelBytes(P::E::kType, args.k);
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const int64_t row = rows * tile / tiles;
+    WithRows(rows * (tile + 1) / tiles - row, [&]<int kRows>() {
+      constexpr int kVectors = TileVectors(kRows);
+      const int64_t step = tile < first_paced ? 0 : step_bytes * kRows * kVectors / paced_vectors;
+      for (int64_t c = 0; c < kPanelWidth; c += kVectors * kW, next += step * steps)
+        LinearTile<P, kRows, kVectors>(args, panel, row_begin + row, first_column + c,
+                                       PacedBytes{next, step});
+    });
+  }
+}
+
 template <typename P>
 void LinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                  int64_t panel_end) {
@@ -76,8 +102,14 @@ void LinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int
       TallPanel<P>(rows, args, w, row_begin, panel * kPanelWidth);
       continue;
     }
+    if constexpr (kSizes.paced_tiles > 0) {
+      if (tiles > 1) {
+        PacedPanel<P>(args, w, row_begin, rows, panel * kPanelWidth, panel + 1 < panel_end);
+        continue;
+      }
+    }
     // The last rows that use a panel prefetch the next panel meanwhile, so that memory does not idle during
-    // the computation.
+    // their computation.
     const int64_t next = panel + 1 < panel_end ? panel_bytes : 0;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t row = row_begin + rows * tile / tiles;

@@ -293,10 +293,13 @@ SOMNUS_INLINE void ExpandBlock(const char* block, int64_t sub, ExpandedBlock* ou
 constexpr int64_t kMaxExpandedRows = 128;
 using PartialSums = float[kMaxExpandedRows][kPanelWidth];
 
+// Whether all tiles of rows prefetch a share of the next piece at an even pace, as PacedPanel does.
+constexpr bool kPacedPasses = kSizes.paced_tiles > 0;
 constexpr int kExpandedTileRows = kSizes.max_expanded_rows, kExpandedVectors = kSizes.expanded_vectors;
+constexpr int64_t kExpandedPasses = kPanelWidth / kW / kExpandedVectors;
 
-// Adds up rows of x, which start at `x`, over `count` expanded sub-blocks, each of which also prefetches
-// `ahead_bytes` bytes from `ahead` on.
+// Adds up rows of x, which start at `x`, over `count` expanded sub-blocks. Each vector's pass over them
+// prefetches `ahead_bytes` a sub-block, from `ahead` on, or where passes are not paced, the first pass alone.
 template <DotShape kShape, int kRows>
 inline __attribute__((noinline)) void ExpandedTile(const ExpandedBlock* blocks, int64_t count, const char* x,
                                                    int64_t x_stride, float (*sums)[kPanelWidth],
@@ -309,7 +312,10 @@ inline __attribute__((noinline)) void ExpandedTile(const ExpandedBlock* blocks, 
       for (int v = 0; v < kExpandedVectors; ++v) acc[r][v] = Load(sums[r] + (first + v) * kW);
     }
     for (int64_t b = 0; b < count; ++b) {
-      if (first == 0) PrefetchBytes(ahead + b * ahead_bytes, ahead_bytes);
+      if (kPacedPasses || first == 0) {
+        PrefetchBytes(ahead, ahead_bytes);
+        ahead += ahead_bytes;
+      }
       DotBlock<kShape, kRows, kExpandedVectors>(ExpandedWeights{blocks[b], first}, x + b * kActBlockBytes,
                                                 x_stride, acc);
     }
@@ -331,6 +337,7 @@ void ExpandedPanel(const LinearArgs& args, int64_t panel, int64_t row, int64_t r
   const char* const w = args.w + panel * PanelBytes(kType, args.k);
   const int64_t total = args.k / kQuantBlock;
   constexpr int64_t kPieceBytes = kExpandedBlocks / SubBlocks(kType) * PanelBlockBytes(kType);
+  const int64_t ahead_bytes = kPieceBytes / (kExpandedBlocks * (kPacedPasses ? tiles * kExpandedPasses : 1));
   for (int64_t begin = 0; begin < total; begin += kExpandedBlocks) {
     const int64_t count = Min(kExpandedBlocks, total - begin);
     const char* const piece = w + begin / SubBlocks(kType) * PanelBlockBytes(kType);
@@ -342,7 +349,8 @@ void ExpandedPanel(const LinearArgs& args, int64_t panel, int64_t row, int64_t r
       WithRows<kExpandedTileRows>(rows * (tile + 1) / tiles - first, [&]<int kRows>() {
         ExpandedTile<ShapeOf<kType>(), kRows>(
             blocks, count, args.x + (row + first) * args.x_stride + begin * kActBlockBytes, args.x_stride,
-            sums + first, piece + kPieceBytes, tile == 0 ? kPieceBytes / kExpandedBlocks : 0);
+            sums + first, piece + kPieceBytes + kPieceBytes * tile / tiles,
+            kPacedPasses || tile == 0 ? ahead_bytes : 0);
       });
     }
   }

@@ -132,13 +132,20 @@ struct TileBF16 {
 constexpr TileSizes kSizes = tile_sizes::SOMNUS_ISA;
 constexpr int kMaxRows = kSizes.max_rows;
 constexpr int TileVectors(int rows) { return kSizes.vectors[rows < 4 ? rows - 1 : 3]; }
-// A step prefetches once for so many vectors of a tile: once for each cache line.
-template <typename P>
-constexpr int kPrefetchVectors = SOMNUS_NEON ? 64 / P::kBBytes : 1;
+// A step prefetches once for so many vectors of a tile: once for each cache line where vectors lie side by
+// side.
+template <typename P, bool kSideBySide>
+constexpr int kPrefetchVectors = (SOMNUS_NEON || kSideBySide) && P::kBBytes < 64 ? 64 / P::kBBytes : 1;
 
 // Into which cache a tile prefetches, if any: for kL2 and kL1 the locality that __builtin_prefetch takes.
 enum class Prefetch { kNone = 0, kL2 = 2, kL1 = 3 };
 constexpr Prefetch ToL2If(bool ahead) { return ahead ? Prefetch::kL2 : Prefetch::kNone; }
+
+// What a tile prefetches at an even pace, whatever it reads meanwhile: `step` bytes a step.
+struct PacedBytes {
+  const char* begin;
+  int64_t step;  // at most a cache line
+};
 
 SOMNUS_INLINE int64_t DistanceOf(int64_t all, int) { return all; }
 template <int kVectors>
@@ -148,12 +155,13 @@ SOMNUS_INLINE int64_t DistanceOf(const int64_t (&each)[kVectors], int v) {
 
 // acc[r][v] += sum over steps of a[r] * b[v]. Row r of a starts at a + r * a_stride; step s of column vector
 // v at b_begin[v] + s * b_stride. Three rows share one pointer, so that 14 rows fit the address registers.
-// kPrefetch: each step also prefetches the bytes that lie `ahead` further. Each vector has a distance of its
-// own where there are several.
+// kPrefetch: each step also prefetches the bytes that lie `ahead` further, or what comes next of PacedBytes.
+// Each vector has a distance of its own where there are several.
 template <typename P, int kRows, int kVectors, Prefetch kPrefetch = Prefetch::kNone, typename Ahead = int64_t>
 SOMNUS_INLINE void Tile(const char* a, int64_t a_stride, const char* const (&b_begin)[kVectors],
                         int64_t b_stride, int64_t steps, VF (&acc)[kRows][kVectors],
                         const Ahead& ahead = {}) {
+  constexpr bool kPaced = __is_same(Ahead, PacedBytes);
   constexpr int kBases = (kRows + 2) / 3;
   const char* base[kBases];
   const char* b[kVectors];
@@ -161,14 +169,19 @@ SOMNUS_INLINE void Tile(const char* a, int64_t a_stride, const char* const (&b_b
   for (int v = 0; v < kVectors; ++v) b[v] = b_begin[v];
 #pragma GCC unroll 8
   for (int i = 0; i < kBases; ++i) base[i] = a + 3 * i * a_stride;
+  PacedBytes paced = {};
+  if constexpr (kPaced) paced = ahead;
 #pragma GCC unroll 4
   for (int64_t s = 0; s < steps; ++s) {
     typename P::B w[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) w[v] = P::LoadB(b[v]);
-    if constexpr (kPrefetch != Prefetch::kNone) {
+    if constexpr (kPaced) {
+      __builtin_prefetch(paced.begin, 0, static_cast<int>(kPrefetch));
+      paced.begin += paced.step;
+    } else if constexpr (kPrefetch != Prefetch::kNone) {
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; v += kPrefetchVectors<P>)
+      for (int v = 0; v < kVectors; v += kPrefetchVectors<P, __is_same(Ahead, int64_t)>)
         __builtin_prefetch(b[v] + DistanceOf(ahead, v), 0, static_cast<int>(kPrefetch));
     }
 #pragma GCC unroll 16

@@ -14,7 +14,10 @@ struct TileSizes {
   int max_rows;       // of a tile
   int vectors[4];     // of a tile of 1, 2, 3 and of more rows
   int max_tall_rows;  // of a tile one vector wide; 0 where there are no such tiles
-  int l1_rows[2];     // least and most rows of a tile that prefetches bf16 weights into L1, not L2
+  // How many tiles prefetch the next panel at an even pace, where several tiles use a panel: the last ones.
+  // 0: the last tile alone prefetches, a line ahead of each line that it reads.
+  int paced_tiles;
+  int l1_rows[2];  // least and most rows of a tile that prefetches bf16 weights into L1, not L2
   // Most rows of a tile that leaves prefetches to the CPU where KernelTable::reads_ahead is set: of bf16
   // weights, and of quantized weights.
   int unaided_rows[2];
@@ -37,19 +40,19 @@ struct TileSizes {
 namespace tile_sizes {
 
 // clang-format off
-//                                          Linear: rows, vectors, tall, L1, unaided, f32 | quantized, stored and expanded | fp8
-inline constexpr TileSizes portable     = { 4, {2, 2, 2, 2},  0, {0, 0}, {0, 0}, 24,  4,   4, {2, 2, 2, 2}, 4, 1,   4};
-inline constexpr TileSizes avx2         = { 5, {4, 4, 2, 2},  0, {1, 1}, {0, 0}, 24,  6,   4, {4, 4, 2, 1}, 4, 1,   5};
-inline constexpr TileSizes avx_vnni     = { 5, {4, 4, 2, 2},  0, {1, 1}, {0, 0}, 24,  6,   4, {4, 4, 2, 1}, 6, 1,   5};
+//                                          Linear: rows, vectors, tall, paced, L1, unaided, f32 | quantized, stored and expanded | fp8
+inline constexpr TileSizes portable     = { 4, {2, 2, 2, 2},  0, 0, {0, 0}, {0, 0}, 24,  4,   4, {2, 2, 2, 2}, 4, 1,   4};
+inline constexpr TileSizes avx2         = { 5, {4, 4, 2, 2},  0, 4, {1, 1}, {0, 0}, 24,  6,   4, {4, 4, 2, 1}, 4, 1,   5};
+inline constexpr TileSizes avx_vnni     = { 5, {4, 4, 2, 2},  0, 4, {1, 1}, {0, 0}, 24,  6,   4, {4, 4, 2, 1}, 6, 1,   5};
 // With more rows bf16 weights, which take four vectors, would leave too few registers.
-inline constexpr TileSizes avx512       = {12, {2, 2, 2, 2},  0, {1, 2}, {0, 0}, 96, 14,   4, {2, 2, 2, 2}, 4, 2,   8};
-inline constexpr TileSizes avx512_vnni  = {12, {2, 2, 2, 2},  0, {1, 2}, {0, 0}, 96, 14,   4, {2, 2, 2, 2}, 6, 2,   8};
-inline constexpr TileSizes avx512_bf16  = {14, {2, 2, 2, 2}, 18, {2, 2}, {5, 1}, 96, 14,   4, {2, 2, 2, 2}, 6, 2,   8};
+inline constexpr TileSizes avx512       = {12, {2, 2, 2, 2},  0, 0, {1, 2}, {0, 0}, 96, 14,   4, {2, 2, 2, 2}, 4, 2,   8};
+inline constexpr TileSizes avx512_vnni  = {12, {2, 2, 2, 2},  0, 0, {1, 2}, {0, 0}, 96, 14,   4, {2, 2, 2, 2}, 6, 2,   8};
+inline constexpr TileSizes avx512_bf16  = {14, {2, 2, 2, 2}, 18, 0, {2, 2}, {5, 1}, 96, 14,   4, {2, 2, 2, 2}, 6, 2,   8};
 inline constexpr TileSizes avx512_vbmi  = avx512_bf16;  // replaces only its attention over bytes
 inline constexpr TileSizes amx          = avx512_bf16;  // for ops outside AMX's tiles
-inline constexpr TileSizes neon         = { 8, {8, 4, 4, 2},  0, {0, 0}, {0, 0}, 24,  8,   4, {4, 4, 2, 2}, 4, 2,   8};
-inline constexpr TileSizes neon_dotprod = { 8, {8, 4, 4, 2},  0, {0, 0}, {0, 0}, 24,  8,   4, {4, 4, 2, 2}, 6, 2,   8};
-inline constexpr TileSizes neon_bf16    = { 8, {8, 4, 4, 2},  0, {0, 0}, {0, 0}, 24,  8,   4, {4, 4, 2, 2}, 6, 2,   8};
+inline constexpr TileSizes neon         = { 8, {8, 4, 4, 2},  0, 0, {0, 0}, {0, 0}, 24,  8,   4, {4, 4, 2, 2}, 4, 2,   8};
+inline constexpr TileSizes neon_dotprod = { 8, {8, 4, 4, 2},  0, 0, {0, 0}, {0, 0}, 24,  8,   4, {4, 4, 2, 2}, 6, 2,   8};
+inline constexpr TileSizes neon_bf16    = { 8, {8, 4, 4, 2},  0, 0, {0, 0}, {0, 0}, 24,  8,   4, {4, 4, 2, 2}, 6, 2,   8};
 // clang-format on
 
 }  // namespace tile_sizes
