@@ -1,12 +1,14 @@
 """tools/gpu_day.sh: the files that a device day leaves behind, after every kind of end; and the whole day over the emulator."""
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 import unittest
+from unittest import mock
 
 from cluster.harness import BIN, ROOT, alive, wait_until
 
@@ -179,6 +181,29 @@ class OtherDays(Folder):
         self.assertEqual(ends(lines), [("waits", "timeout"), ("next", "skipped")])
         self.assertEqual({line["data"]["reason"] for line in lines if line.get("status") in ("timeout", "skipped")}, {"ended by SIGTERM"})
         self.assert_files()
+
+    def test_a_full_disk_ends_no_item_and_the_page_is_printed(self):
+        rows = "for i in range(200): print('{\"row\": {\"name\": \"a row that fills the disk\", \"us\": %d}}' % i, flush=True)"
+        done = subprocess.run(self.command([["fills", 30, rows], ["after", 30, GOOD]]), capture_output=True, text=True, timeout=120,
+                              stdin=subprocess.DEVNULL, env=self.environment,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("day.jsonl: ", done.stderr)
+        self.assertIn("| fills | ok |", done.stdout)
+        self.assertIn("| after | ok |", done.stdout)
+        self.assertEqual(os.path.getsize(os.path.join(self.out, "day.jsonl")), 4096)
+
+    def test_a_clock_that_is_set_changes_no_budget(self):
+        sys.path.insert(0, FOLDER)
+        self.addCleanup(sys.path.remove, FOLDER)
+        import journal
+        now = 1.8e9
+        for begun, least in ((now - 20, 20), (now + 5000, 0), (0, 0)):
+            with self.subTest(begun=begun), mock.patch("time.time", return_value=now) as clock:
+                one = journal.Journal(os.path.join(self.folder, "day.jsonl"), begun)
+                clock.return_value = now + 1e6
+                self.assertGreaterEqual(one.seconds(), least)
+                self.assertLess(one.seconds(), least + 60)
 
     def test_the_page_sets_numbers_beside_the_h100s(self):
         rows = [{"part": "model", "name": "decode, batch 1", "model": "qwen3-8b", "batch": 1, "tokens_per_second": 210.5, "step_ms": 4.75,

@@ -113,11 +113,16 @@ class Day:
         self.replace("day.md", day_page.text(self.journal.lines).encode())
 
     def replace(self, name, contents):
-        """Writes a file of --out in one step, so that a kill leaves the file before."""
+        """Writes a file of --out in one step, so that a kill or a full disk leaves the file before."""
         partial = self.file(f".{name}")
-        with open(partial, "wb") as file:
-            file.write(contents)
-        os.replace(partial, self.file(name))
+        try:
+            with open(partial, "wb") as file:
+                file.write(contents)
+            os.replace(partial, self.file(name))
+        except OSError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            if os.path.exists(partial):
+                os.unlink(partial)
 
 
 def main(argv=None, table=tables.ITEMS):

@@ -5,8 +5,11 @@ Events are {"t", "item", "status": start|ok|fail|timeout|skipped, "seconds", "da
 """
 import json
 import os
+import sys
+import threading
 import time
 
+MOST_BEFORE_S = 600  # that unpacking takes; a larger difference is a clock that was set
 ENDS = ("ok", "fail", "timeout", "skipped")
 
 
@@ -32,7 +35,10 @@ class Journal:
     """The file of one call. The lines of the call that is resumed, `earlier`, come first."""
 
     def __init__(self, path, begun, earlier=()):
-        self._begun, self.lines = begun, list(earlier)
+        # From here on the clock may be set: only the time before this call is by the wall clock, which may already be wrong.
+        before = time.time() - begun
+        self._start = time.monotonic() - (before if 0 <= before <= MOST_BEFORE_S else 0)
+        self.lines, self._unwritten, self._lock = list(earlier), b"", threading.Lock()
         # The path may be the path of the resumed call, whose lines are always there.
         partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}")
         with open(partial, "wb") as file:
@@ -43,7 +49,7 @@ class Journal:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def seconds(self):
-        return time.time() - self._begun
+        return time.monotonic() - self._start
 
     def event(self, item, status, seconds=0.0, data=None):
         self._append({"t": round(self.seconds(), 2), "item": item, "status": status, "seconds": round(seconds, 2), "data": data or {}})
@@ -52,9 +58,16 @@ class Journal:
         self._append({"item": item, "row": row})
 
     def _append(self, line):
-        self.lines.append(line)
-        os.write(self._fd, encoded(line))
-        os.fsync(self._fd)
+        """Never raises OSError: on a full disk the day goes on, and what the disk did not take is written before the next line."""
+        with self._lock:
+            self.lines.append(line)
+            self._unwritten += encoded(line)
+            try:
+                while self._unwritten:
+                    self._unwritten = self._unwritten[os.write(self._fd, self._unwritten):]
+                os.fsync(self._fd)
+            except OSError as error:
+                print(f"day.jsonl: {error}", file=sys.stderr)
 
 
 def statuses(lines):

@@ -2,8 +2,8 @@
 import gtest
 
 GROUPS = (
-    "*Decode*:*Prefill*:*Sections*:*Attention*:*Gemv*:*Linear*:*Norm*:*Qk*:*ByteCache*",
-    "*Sampling*:*LogProbs*:*Swap*",
+    "*Decode*:*Prefill*:*Sections*:*Attention*:*Gemv*:*Linear*:*Norm*:*Qk*:*ByteCache*:*Window*:*Expert*:*Router*:*Lora*",
+    "*Sampling*:*LogProbs*:*LogitsEdits*:*ArgMax*:*Swap*",
     "*",
 )
 REHEARSED = ("ArgMaxTest.Small*", "BlocksTest.Small*")
