@@ -104,6 +104,7 @@ ModelReport ReportModel(const Checkpoint& checkpoint) {
   report.bf16_bytes = 2 * report.num_parameters;
   report.prompt_token_flops = 2 * work.matrix_elements;
   report.step_flops = report.prompt_token_flops + 2 * work.head_elements;
+  report.tokenizer_error = std::string(checkpoint.ReadTokenizer().status().message());
   return report;
 }
 
