@@ -9,7 +9,7 @@ import threading
 import unittest
 
 from cluster.harness import BIN, Cluster, alive, expected, tiny, wait_until
-from cluster.harness.hanging_files import HangingFiles
+from cluster.harness.hanging_files import HangingFiles, waits_for_files
 from cluster.harness.lora_files import write_adapter
 from cluster.harness.run_directory import RunDirectory, kill, pids
 
@@ -80,13 +80,17 @@ class Hangs(unittest.TestCase):
         self.addCleanup(files.__exit__)
         return files
 
-    def call_that_hangs(self, cluster, files, target, body=None):
-        """The thread of an operator's call that waits for the files, and a list for the response."""
+    def call(self, cluster, target, body=None):
+        """The thread of an operator's call, and a list for the response."""
         responses = []
-        files.hang()
         thread = threading.Thread(target=lambda: responses.append(cluster.request("POST", target, body, port=cluster.admin_port)),
                                   daemon=True)
         thread.start()
+        return thread, responses
+
+    def call_that_hangs(self, cluster, files, target):
+        files.hang()
+        thread, responses = self.call(cluster, target)
         wait_until(lambda: files.num_waiting() > 0, PATIENCE_S, "somebody who waits for the files")
         return thread, responses
 
@@ -163,38 +167,35 @@ class Hangs(unittest.TestCase):
         files = self.files(adapter)
         cluster = self.serve(files, tiny(MODEL), "--enable-lora", workers=1)
         tokens = cluster.tokens(CASE["prompt"], max_tokens=4)
-        load = ("/v1/load_lora_adapter", {"lora_name": "poet", "lora_path": files.path})
-        thread, responses = self.call_that_hangs(cluster, files, *load)
-        left = pids(cluster)[0]
-        os.kill(left, signal.SIGTERM)
-        wait_until(lambda: not alive(left), PATIENCE_S, cluster.log)
+        first = pids(cluster)[0]
+        files.freeze()
+        thread, responses = self.call(cluster, "/v1/load_lora_adapter", {"lora_name": "poet", "lora_path": files.path})
+        wait_until(lambda: waits_for_files(first), PATIENCE_S, cluster.log)
+        os.kill(first, signal.SIGTERM)
+        wait_until(lambda: not os.path.exists(f"/proc/{first}"), PATIENCE_S, cluster.log)
         self.assertEqual(cluster.log().count(LEFT), 1, cluster.log())
-        # While the files still hang, the call ends, and a new worker serves in the place of the worker that left.
-        thread.join(PATIENCE_S)
-        self.assertEqual([response.status == 200 for response in responses], [False])
-        wait_until(lambda: pids(cluster).get(0) not in (None, 0, left), PATIENCE_S, cluster.log)
+        # A new worker has the place, the server serves, and the load goes on: it has its files in the end.
+        second = wait_until(lambda: pids(cluster).get(0, first) not in (0, first) and pids(cluster)[0], PATIENCE_S, cluster.log)
         cluster.wait_ready()
+        wait_until(lambda: waits_for_files(second), PATIENCE_S, cluster.log)
         self.assertEqual(cluster.tokens(CASE["prompt"], max_tokens=4), tokens)
-        files.go_on()
-        wait_until(lambda: files.num_waiting() == 0, PATIENCE_S, "nobody waits for the files")
-        thread, _ = self.call_that_hangs(cluster, files, *load)
-        self.assert_ends_without_the_files(cluster, thread)
-        self.assertEqual(cluster.log().count(LEFT), 2, cluster.log())
+        files.thaw()
+        thread.join(PATIENCE_S)
+        self.assertEqual([response.status for response in responses], [200], cluster.log())
+        self.assertEqual(cluster.stop(), 0)
 
     def test_workers_leave_a_read_of_the_checkpoint(self):
         files = self.files(tiny(MODEL))
         cluster = self.serve(files, files.path)
         cluster.admin("/sleep?level=2")
-        thread, _ = self.call_that_hangs(cluster, files, "/wake_up")
-        self.assert_ends_without_the_files(cluster, thread)
-        self.assertGreater(cluster.log().count(LEFT), 0, cluster.log())
-
-    def assert_ends_without_the_files(self, cluster, thread):
-        """SIGTERM ends the server, the workers, which nobody has to kill, and the thread's call, while the files hang."""
-        workers = cluster.worker_pids()
+        workers = pids(cluster).values()
+        files.freeze()
+        thread, _ = self.call(cluster, "/wake_up")
+        wait_until(lambda: any(map(waits_for_files, workers)), PATIENCE_S, cluster.log)
         cluster.process.send_signal(signal.SIGTERM)
         self.assertEqual(cluster.process.wait(PATIENCE_S), 0, cluster.log())
-        self.assertEqual([pid for pid in workers if alive(pid)], [])
+        self.assertEqual([pid for pid in workers if os.path.exists(f"/proc/{pid}")], [])
+        self.assertGreater(cluster.log().count(LEFT), 0, cluster.log())
         self.assertNotIn("was killed", cluster.log())
         thread.join(PATIENCE_S)
         self.assertFalse(thread.is_alive())
