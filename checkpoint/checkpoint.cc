@@ -3,6 +3,9 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <string>
+#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +24,27 @@ bool LooksLikeHubId(absl::string_view path) {
          path[0] != '.' && path[0] != '~' && !absl::EndsWithIgnoreCase(path, ".gguf");
 }
 
+// What a reader of a refusal may have meant by a directory that has no config.json.
+absl::string_view AdviceOnDirectory(const std::string& path) {
+  std::error_code failed;
+  absl::string_view advice;
+  for (auto entry = std::filesystem::directory_iterator(path, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    const std::string name = entry->path().filename().string();
+    if (name == "config.json") return "";
+    if (name == "adapter_config.json") advice = "; an adapter is given by --lora-modules, beside a model";
+    if (advice.empty() && absl::EndsWithIgnoreCase(name, ".gguf"))
+      advice = "; of the GGUF files in a directory one is given, by its path";
+  }
+  return advice;
+}
+
+absl::string_view AdviceOnFile(const std::string& path, const absl::Status& refusal) {
+  const bool is_other = !absl::EndsWithIgnoreCase(path, ".gguf") && absl::IsInvalidArgument(refusal) &&
+                        absl::StrContains(refusal.message(), "not a GGUF file");
+  return is_other ? "; of a Hugging Face checkpoint the directory is given" : "";
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path, LoadFormat format) {
@@ -34,7 +58,13 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
                                             "a hub is downloaded first, then its path is given"));
   }
   if (format == LoadFormat::kDummy) return OpenDummyCheckpoint(path);
-  return S_ISDIR(info.st_mode) ? OpenHfCheckpoint(path) : OpenGgufCheckpoint(path);
+  const bool is_directory = S_ISDIR(info.st_mode);
+  auto checkpoint = is_directory ? OpenHfCheckpoint(path) : OpenGgufCheckpoint(path);
+  if (checkpoint.ok()) return checkpoint;
+  const absl::Status& refusal = checkpoint.status();
+  const absl::string_view advice = is_directory ? AdviceOnDirectory(path) : AdviceOnFile(path, refusal);
+  if (advice.empty()) return checkpoint;
+  return absl::Status(refusal.code(), absl::StrCat(refusal.message(), advice));
 }
 
 }  // namespace somnus

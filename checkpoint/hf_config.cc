@@ -65,6 +65,10 @@ json TextPart(json config) {
                           "torch_dtype", "quantization_config", "compression_config"}) {
     if (outer.Has(key) && !inner.Has(key)) part[key] = config[key];
   }
+  // The whole model's key decides in transformers 5, and the text part's key before. Where either says that
+  // the head is the embedding, files may lack the head.
+  constexpr char kTied[] = "tie_word_embeddings";
+  if (outer.Has(kTied) && config[kTied] == true) part[kTied] = true;
   return part;
 }
 

@@ -279,6 +279,42 @@ TEST_F(DamagedCheckpoint, AHeadThatIsNotStoredIsTiedWhereTheConfigIsSilent) {
   EXPECT_THAT(Error(), HasSubstr("tensor lm_head.weight is missing"));
 }
 
+// As transformers 5 saves a Mistral3ForConditionalGeneration.
+TEST_F(DamagedCheckpoint, AHeadThatIsNotStoredIsTiedWhereTheWrapperSaysSo) {
+  Copy("qwen3");
+  const std::string file = directory_ + "/config.json";
+  nlohmann::json text = nlohmann::json::parse(ReadFile(file));
+  text.erase("architectures");
+  text["tie_word_embeddings"] = false;
+  nlohmann::json wrapper = {{"architectures", {"SomeForConditionalGeneration"}}, {"text_config", text}};
+  WriteFile(file, wrapper.dump());
+  EXPECT_THAT(Error(), HasSubstr("tensor lm_head.weight is missing"));
+  wrapper["tie_word_embeddings"] = true;
+  WriteFile(file, wrapper.dump());
+  const auto checkpoint = Open(directory_);
+  ASSERT_NE(checkpoint, nullptr);
+  EXPECT_TRUE(checkpoint->config().tie_word_embeddings);
+}
+
+// A refusal says what to give instead.
+TEST_F(DamagedCheckpoint, APathThatIsNoModelButNearOne) {
+  Copy("qwen3");
+  std::filesystem::remove(directory_ + "/config.json");
+  EXPECT_THAT(Error(), ::testing::EndsWith("config.json: cannot open: No such file or directory"));
+  WriteFile(directory_ + "/m.GGUF", "");
+  EXPECT_THAT(Error(), HasSubstr("No such file or directory; of the GGUF files in a directory one is given"));
+  WriteFile(directory_ + "/adapter_config.json", "{}");
+  EXPECT_THAT(Error(), HasSubstr("No such file or directory; an adapter is given by --lora-modules"));
+  WriteFile(directory_ + "/config.json", "{");
+  EXPECT_THAT(Error(), ::testing::Not(HasSubstr("given")));
+  EXPECT_EQ(
+      Checkpoint::Open(directory_ + "/model.safetensors").status().ToString(),
+      "INVALID_ARGUMENT: model.safetensors: not a GGUF file; of a Hugging Face checkpoint the directory "
+      "is given");
+  EXPECT_EQ(Checkpoint::Open(directory_ + "/m.GGUF").status().ToString(),
+            "INVALID_ARGUMENT: m.GGUF: not a GGUF file");
+}
+
 TEST_F(DamagedCheckpoint, AGitLfsPointerIsCalledThat) {
   Copy("qwen3");
   for (const char* name : {"model.safetensors", "config.json"}) {

@@ -277,5 +277,28 @@ TEST_P(HfVariants, InAWrapper) {
   EXPECT_EQ(Text(Good(wrapper)), wanted);
 }
 
+// transformers 5 writes the key on both levels, with the classes' defaults, and ties by the outer one.
+TEST_P(HfVariants, AWrapperIsTiedWhereEitherLevelSaysSo) {
+  json text = Config({{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}});
+  text["model_type"] = Good(text).family->model_type;
+  text.erase("architectures");
+  const json levels[] = {nullptr, false, true};
+  for (const json& outer : levels) {
+    for (const json& inner : levels) {
+      SCOPED_TRACE(testing::Message() << outer << " around " << inner);
+      json wrapper = {{"architectures", {"SomeForConditionalGeneration"}}, {"text_config", text}};
+      wrapper["tie_word_embeddings"] = outer;
+      wrapper["text_config"]["tie_word_embeddings"] = inner;
+      const ModelConfig model = Good(wrapper);
+      // Where both are silent the family's default holds.
+      const bool given = !outer.is_null() || !inner.is_null();
+      if (given) {
+        EXPECT_EQ(model.tie_word_embeddings, outer == true || inner == true);
+      }
+      EXPECT_EQ(model.tie_word_embeddings_given, given);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace somnus

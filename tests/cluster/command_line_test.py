@@ -214,6 +214,20 @@ class Doctor(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertIn('config.json: layer_types: a layer of kind "mamba" is not supported', done.stderr)
 
+    def test_what_is_no_model_or_has_no_tokenizer(self):
+        data = pathlib.Path(TINY).parent
+        for model, words in ((data / "gguf", "of the GGUF files in a directory one is given, by its path"),
+                             (data / "lora" / "fused", "an adapter is given by --lora-modules, beside a model"),
+                             (data / "tiny" / "qwen3" / "model.safetensors", "the directory is given")):
+            with self.subTest(model=model):
+                done = self.doctor(str(model), "--no-measure")
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertRegex(done.stderr, rf"^error: [^\n]*; [^\n]*{words}\n$")
+        model = str(data / "variants" / "granite")
+        self.assertIn("no tokenizer", self.report(model)["model"]["tokenizer_error"])
+        self.assertRegex(self.doctor(model, "--no-measure").stdout, r"(?m)^cannot serve +no tokenizer: ")
+        self.assertEqual(self.report(tiny("qwen3"))["model"]["tokenizer_error"], "")
+
     def test_the_same_as_text(self):
         done = self.doctor(tiny("qwen3"), "--no-measure", "--workers=2")
         self.assertEqual((done.returncode, done.stderr), (0, ""))

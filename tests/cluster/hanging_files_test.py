@@ -9,13 +9,15 @@ import threading
 import unittest
 
 from cluster.harness import BIN, Cluster, alive, expected, tiny, wait_until
-from cluster.harness.hanging_files import HangingFiles
+from cluster.harness.hanging_files import HangingFiles, waits_for_files
+from cluster.harness.lora_files import write_adapter
 from cluster.harness.run_directory import RunDirectory, kill, pids
 
 MODEL = "llama-uneven"
 CASE = next(case for case in expected(MODEL) if case["name"] == "prompt-17")
 COORDINATOR = os.path.join(BIN, "coordinator", "coordinator")
 PATIENCE_S = 180
+LEFT = "or files are still being read: leaving without them"  # what such a worker says
 
 
 class Fifos(unittest.TestCase):
@@ -67,7 +69,7 @@ class Fifos(unittest.TestCase):
 
 class Hangs(unittest.TestCase):
     def serve(self, files, model, *flags, **options):
-        cluster = Cluster(model, "--dtype=float32", "--shutdown-timeout=1s", *flags, workers=2, **options)
+        cluster = Cluster(model, "--dtype=float32", "--shutdown-timeout=1s", *flags, **options)
         self.addCleanup(cluster.__exit__)
         # After a failure the files go first: a server and workers that wait for them would not end.
         self.addCleanup(files.__exit__)
@@ -78,12 +80,17 @@ class Hangs(unittest.TestCase):
         self.addCleanup(files.__exit__)
         return files
 
-    def call_that_hangs(self, cluster, files, target):
-        """The thread of an operator's call that waits for the files, and a list for the response."""
+    def call(self, cluster, target, body=None):
+        """The thread of an operator's call, and a list for the response."""
         responses = []
-        files.hang()
-        thread = threading.Thread(target=lambda: responses.append(cluster.request("POST", target, port=cluster.admin_port)), daemon=True)
+        thread = threading.Thread(target=lambda: responses.append(cluster.request("POST", target, body, port=cluster.admin_port)),
+                                  daemon=True)
         thread.start()
+        return thread, responses
+
+    def call_that_hangs(self, cluster, files, target):
+        files.hang()
+        thread, responses = self.call(cluster, target)
         wait_until(lambda: files.num_waiting() > 0, PATIENCE_S, "somebody who waits for the files")
         return thread, responses
 
@@ -151,3 +158,44 @@ class Hangs(unittest.TestCase):
         self.assertFalse(thread.is_alive())
         files.go_on()
         wait_until(lambda: not [pid for pid in workers if alive(pid)], PATIENCE_S, "the workers have ended")
+
+    def test_a_worker_leaves_a_read_of_an_adapter(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        adapter = os.path.join(folder.name, "poet")
+        write_adapter(tiny(MODEL), adapter)
+        files = self.files(adapter)
+        cluster = self.serve(files, tiny(MODEL), "--enable-lora", workers=1)
+        tokens = cluster.tokens(CASE["prompt"], max_tokens=4)
+        first = pids(cluster)[0]
+        files.freeze()
+        thread, responses = self.call(cluster, "/v1/load_lora_adapter", {"lora_name": "poet", "lora_path": files.path})
+        wait_until(lambda: waits_for_files(first), PATIENCE_S, cluster.log)
+        os.kill(first, signal.SIGTERM)
+        wait_until(lambda: not os.path.exists(f"/proc/{first}"), PATIENCE_S, cluster.log)
+        self.assertEqual(cluster.log().count(LEFT), 1, cluster.log())
+        # A new worker has the place, the server serves, and the load goes on: it has its files in the end.
+        second = wait_until(lambda: pids(cluster).get(0, first) not in (0, first) and pids(cluster)[0], PATIENCE_S, cluster.log)
+        cluster.wait_ready()
+        wait_until(lambda: waits_for_files(second), PATIENCE_S, cluster.log)
+        self.assertEqual(cluster.tokens(CASE["prompt"], max_tokens=4), tokens)
+        files.thaw()
+        thread.join(PATIENCE_S)
+        self.assertEqual([response.status for response in responses], [200], cluster.log())
+        self.assertEqual(cluster.stop(), 0)
+
+    def test_workers_leave_a_read_of_the_checkpoint(self):
+        files = self.files(tiny(MODEL))
+        cluster = self.serve(files, files.path)
+        cluster.admin("/sleep?level=2")
+        workers = pids(cluster).values()
+        files.freeze()
+        thread, _ = self.call(cluster, "/wake_up")
+        wait_until(lambda: any(map(waits_for_files, workers)), PATIENCE_S, cluster.log)
+        cluster.process.send_signal(signal.SIGTERM)
+        self.assertEqual(cluster.process.wait(PATIENCE_S), 0, cluster.log())
+        self.assertEqual([pid for pid in workers if os.path.exists(f"/proc/{pid}")], [])
+        self.assertGreater(cluster.log().count(LEFT), 0, cluster.log())
+        self.assertNotIn("was killed", cluster.log())
+        thread.join(PATIENCE_S)
+        self.assertFalse(thread.is_alive())

@@ -1,11 +1,14 @@
 // The doctor's report on a host and on a model.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "checkpoint/checkpoint.h"
 #include "tools/doctor/report_text.h"
@@ -15,6 +18,9 @@
 
 namespace somnus {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // As ReportHost does, of CPUs that are made up.
 HostReport Place(int num_workers, const HostCpus& cpus, bool pins = true) {
@@ -261,6 +267,33 @@ TEST(Doctor, ANameThatIsNoTextIsReportedWithMarks) {
   DoctorReport report = {.host = EightCpus(), .model = SomeModel()};
   report.model->name = "a\xff.gguf";
   EXPECT_EQ(nlohmann::json::parse(DoctorJson(report))["model"]["name"], "a\uFFFD.gguf");
+}
+
+// A terminal obeys some characters beyond ASCII, and may have no UTF-8.
+TEST(Doctor, JsonIsOfAsciiAlone) {
+  DoctorReport report = {.host = EightCpus(), .model = SomeModel()};
+  report.host.cpu_name = "Gr\u00fcn";
+  report.model->name = "\u009b31m\u202e.gguf";
+  const std::string json = DoctorJson(report);
+  EXPECT_TRUE(std::all_of(json.begin(), json.end(), [](char c) {
+    return c == '\n' || absl::ascii_isprint(c);
+  })) << json;
+  EXPECT_EQ(nlohmann::json::parse(json)["model"]["name"], report.model->name);
+  EXPECT_EQ(nlohmann::json::parse(json)["cpu"], report.host.cpu_name);
+}
+
+TEST(Doctor, SaysWhyNoServerOfTheModelStarts) {
+  const auto report = [](const char* path) {
+    return DoctorReport{.host = EightCpus(), .model = ReportModel(**Checkpoint::Open(path))};
+  };
+  const DoctorReport without = report("tests/data/variants/granite"), with = report("tests/data/tiny/qwen3");
+  EXPECT_THAT(DoctorText(without), HasSubstr("cannot serve   no tokenizer: none of tokenizer.json, "));
+  EXPECT_THAT(without.model->tokenizer_error, HasSubstr("no tokenizer"));
+  EXPECT_THAT(DoctorText(with), Not(HasSubstr("cannot serve")));
+  for (const DoctorReport& either : {without, with}) {
+    EXPECT_EQ(nlohmann::json::parse(DoctorJson(either))["model"]["tokenizer_error"],
+              either.model->tokenizer_error);
+  }
 }
 
 // The first CPUs of a host are two of one core where siblings are neighbours.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/family.h"
 #include "checkpoint/storage_type.h"
@@ -64,6 +65,12 @@ ModelFit FitOf(int64_t weights, int64_t kv_token_bytes, int64_t available) {
   return {.kv_tokens = kv_token_bytes > 0 ? (available - weights) / kv_token_bytes : 0};
 }
 
+std::string TokenizerError(const Checkpoint& checkpoint) {
+  absl::Status status = checkpoint.FindTokenizer();
+  if (status.ok()) status = checkpoint.ReadTokenizer().status();
+  return std::string(status.message());
+}
+
 }  // namespace
 
 ModelReport ReportModel(const Checkpoint& checkpoint) {
@@ -104,6 +111,7 @@ ModelReport ReportModel(const Checkpoint& checkpoint) {
   report.bf16_bytes = 2 * report.num_parameters;
   report.prompt_token_flops = 2 * work.matrix_elements;
   report.step_flops = report.prompt_token_flops + 2 * work.head_elements;
+  report.tokenizer_error = TokenizerError(checkpoint);
   return report;
 }
 

@@ -34,6 +34,8 @@ struct ModelReport {
   int64_t step_bf16_bytes = 0;
   int64_t prompt_token_flops = 0;  // of the matrix products of one token of a prompt, without the head
   int64_t step_flops = 0;          // the same with the head
+  // Why the tokenizer cannot be read, without which no server starts; empty: it can be read.
+  std::string tokenizer_error;
 };
 
 ModelReport ReportModel(const Checkpoint& checkpoint);

@@ -136,6 +136,8 @@ std::string DoctorText(const DoctorReport& report) {
   if (!report.model.has_value()) return text;
   absl::StrAppend(&text, Line("model", ModelText(*report.model)),
                   Line("in memory", FitText(*report.model, report.host.available_bytes)));
+  if (!report.model->tokenizer_error.empty())
+    absl::StrAppend(&text, Line("cannot serve", report.model->tokenizer_error));
   if (report.ceilings.has_value()) {
     const ModelSpeed speed = BestSpeed(*report.model, *report.ceilings);
     absl::StrAppend(&text, Line("at best", SpeedText(*report.model, speed)));
@@ -182,6 +184,7 @@ std::string DoctorJson(const DoctorReport& report) {
                      {"num_experts", model.num_experts},
                      {"experts_per_token", model.experts_per_token},
                      {"active_parameters", model.active_parameters},
+                     {"tokenizer_error", model.tokenizer_error},
                      {"as_stored", FitJson(FitAsStored(model, host.available_bytes))},
                      {"in_bf16", FitJson(FitInBf16(model, host.available_bytes))}};
     if (report.ceilings.has_value()) {
@@ -192,8 +195,8 @@ std::string DoctorJson(const DoctorReport& report) {
                                   {"prompt_as_stored_tokens_per_s", speed.prompt_stored}};
     }
   }
-  // A model's name is part of a path, which may hold any bytes.
-  return absl::StrCat(json.dump(2, ' ', false, Json::error_handler_t::replace), "\n");
+  // A model's name is part of a path, which may hold any bytes, and a terminal obeys some characters.
+  return absl::StrCat(json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace), "\n");
 }
 
 }  // namespace somnus

@@ -1,9 +1,11 @@
-"""A file system that stops to answer on command, as a network's file system may: FUSE, spoken by a separate process."""
+"""A file system that stops to answer on command, as a network's file system may: FUSE, spoken by a separate process. The system
+ends a process that waits for a request that nobody has taken, as it does within a read of NFS, and no other that waits."""
 import ctypes
 import errno
 import multiprocessing
 import os
 import select
+import signal
 import stat
 import struct
 import tempfile
@@ -20,8 +22,18 @@ ROOT_NODE = 1
 SIZE_IS_GIVEN = 1 << 3  # of a SETATTR
 LONGEST_REQUEST = 1 << 20
 MAX_WRITE = 1 << 17
+NO_FLUSH = 1 << 5  # of an open file: closing it asks nothing, as with a file of NFS that was read
 VALID_S = 0  # the kernel asks for names and attributes each time
 MNT_FORCE, MNT_DETACH = 1, 2
+
+
+def waits_for_files(pid):
+    """Whether a thread of the process waits for a file system of FUSE."""
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/wchan", encoding="ascii") as file:
+            if file.read() == "request_wait_answer":
+                return True
+    return False
 
 
 def mounts_work():
@@ -30,8 +42,9 @@ def mounts_work():
 
 class HangingFiles:
     """A context manager: `path` is a mount point with copies of a folder's files. hang() stops all answers about files' bytes (or
-    about the bytes of the file with the name `only`), go_on() gives them. Leaving the context ends every reader that still waits, with an
-    error; leaving the context again does nothing."""
+    about the bytes of the file with the name `only`), go_on() gives them. freeze() leaves all requests where they are, also those
+    about names, and thaw() takes them. Leaving the context ends every reader that still waits, with an error; leaving the context
+    again does nothing."""
 
     def __init__(self, folder=None, only=None):
         if not mounts_work():
@@ -71,6 +84,12 @@ class HangingFiles:
 
     def go_on(self):
         self._hangs.clear()
+
+    def freeze(self):
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self):
+        os.kill(self._process.pid, signal.SIGCONT)
 
     def num_waiting(self):
         """Reads and writes that wait for go_on()."""
@@ -155,7 +174,7 @@ class Files:
                 os.ftruncate(self.nodes[node].file.fileno(), size)
             return struct.pack("<QII", VALID_S, 0, 0) + self.attributes(node)
         if opcode in (OPEN, OPENDIR):
-            return struct.pack("<QII", node, 0, 0)
+            return struct.pack("<QII", node, NO_FLUSH if opcode == OPEN else 0, 0)
         if opcode == CREATE:
             number = self.add(body[16:].split(b"\0", 1)[0].decode())
             return self.entry(number) + struct.pack("<QII", number, 0, 0)
