@@ -380,7 +380,8 @@ class ServedEngineImpl : public ServedEngine {
   void SayWhichWeightsEnd() const {
     const EngineStats stats = engine_->Stats();
     const bool differ = stats.weights_version > 0 && stats.weights_source != workers_.weights(0).source();
-    if (!differ && stats.weights_version <= workers_.weights(0).version) return;
+    // In a run directory the version goes on, too.
+    if (!differ && (!flags_.run_dir.empty() || stats.weights_version <= workers_.weights(0).version)) return;
     LogInfo("{}version {} of the weights, from {}, ends with this server; the next one begins with {}",
             LogName(), stats.weights_version, stats.weights_source, flags_.model);
   }

@@ -9,10 +9,11 @@
 #include "base/status_macros.h"
 #include "base/threads.h"
 #include "coordinator/group/run_state.h"
+#include "coordinator/group/served_weights.h"
 
 namespace somnus {
 
-ReplicaGroups::ReplicaGroups(const Flags& flags) : run_dir_path_(flags.run_dir) {
+ReplicaGroups::ReplicaGroups(const Flags& flags) : model_(flags.model), run_dir_path_(flags.run_dir) {
   for (int32_t i = 0; i < flags.data_parallel_size; ++i)
     groups_.push_back(std::make_unique<WorkerGroup>(OfReplica(flags, i)));
 }
@@ -54,8 +55,10 @@ absl::Status ReplicaGroups::Start(const ModelConfig& config, int32_t max_model_l
     run_dir_.emplace(std::move(directory));
     RETURN_IF_ERROR(EndWorkersOfOtherReplicas(*run_dir_, static_cast<int32_t>(groups_.size())));
   }
+  const int64_t version = FirstWeightsVersion(run_dir_path_, model_);
   // All at once: each group waits for its own left workers.
-  return ForAllUntilError([&](size_t i) { return groups_[i]->Start(config, max_model_len, fingerprint); });
+  return ForAllUntilError(
+      [&](size_t i) { return groups_[i]->Start(config, max_model_len, fingerprint, version); });
 }
 
 bool ReplicaGroups::adopted() const {

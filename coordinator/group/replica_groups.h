@@ -69,6 +69,7 @@ class ReplicaGroups {
   // The error of the replica's start or load, as callers get it.
   absl::Status ErrorOf(size_t replica, const absl::Status& status) const;
 
+  const std::string model_;
   const std::string run_dir_path_;
   std::optional<RunDir> run_dir_;  // of several replicas
   std::vector<std::unique_ptr<WorkerGroup>> groups_;

@@ -1,6 +1,7 @@
 #pragma once
 // A file in the run directory names the weights that a server served last: the next server begins with the
-// checkpoint of its command line again, and says so. Thread safe, for one directory in one process.
+// checkpoint of its command line, in the same version where the last weights came from there, and else says
+// so. Thread safe, for one directory in one process.
 
 #include <cstdint>
 #include <string>
@@ -12,8 +13,12 @@ namespace somnus {
 // To be called after a change of the weights.
 absl::Status RecordWeights(const std::string& run_dir, int64_t version, const std::string& source);
 
+// The version that weights of `source` have at the start of a server: that of the last change, where the
+// change came from there; else 1. `run_dir` may be empty.
+int64_t FirstWeightsVersion(const std::string& run_dir, const std::string& source);
+
 // The warning for weights of another source than the last change's; empty: there was no change, or the
-// weights are those again, as version 1.
+// weights are those again.
 std::string NoteOfOlderWeights(const std::string& run_dir, int64_t version, const std::string& source);
 
 }  // namespace somnus

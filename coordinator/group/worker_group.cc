@@ -54,9 +54,10 @@ WorkerGroup::WorkerGroup(const Flags& flags)
       former_(&flags_, MakeExecutorOptions(flags), &pool_, &current_) {}
 
 absl::Status WorkerGroup::Start(const ModelConfig& config, int32_t max_model_len,
-                                const std::string& fingerprint) {
+                                const std::string& fingerprint, int64_t weights_version) {
   RETURN_IF_ERROR(current_.Interruption());
   v1::LoadModelRequest load = MakeLoadRequest(flags_, config, max_model_len);
+  load.set_weights_version(weights_version);
   AdoptionTerms terms;
   terms.checkpoint_fingerprint = fingerprint;
   terms.options_digests = OptionsDigests(load, flags_.world_size);

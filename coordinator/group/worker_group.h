@@ -35,8 +35,9 @@ class WorkerGroup {
 
   // Opens the listener and starts local workers, without waiting for their registration. `fingerprint` is the
   // checkpoint's (checkpoint/fingerprint.h): workers that an earlier coordinator left may go on only with the
-  // same files. The error names the flag or the address at fault.
-  absl::Status Start(const ModelConfig& config, int32_t max_model_len, const std::string& fingerprint);
+  // same files and `weights_version`. The error names the flag or the address at fault.
+  absl::Status Start(const ModelConfig& config, int32_t max_model_len, const std::string& fingerprint,
+                     int64_t weights_version = 1);
   // As WorkerPool: Load loads nothing then.
   bool adopted() const { return pool_.adopted(); }
   // Forms the first epoch. The error names the rank that failed.

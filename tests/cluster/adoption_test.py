@@ -209,6 +209,27 @@ class Restart(unittest.TestCase):
         self.assertEqual([pid for pid in known.values() if alive(pid)], [])
         self.assertEqual(os.listdir(self.run_dir.path), ["lock"])
 
+    def test_workers_that_have_reloaded_stay_too(self):
+        cluster = self.run_dir.start()
+        known = pids(cluster)
+        for version, asleep in enumerate((False, True), start=2):
+            with self.subTest(asleep=asleep):
+                cluster.cli("reload-weights")
+                if asleep:
+                    cluster.cli("sleep")
+                self.leave(cluster)
+                self.assertNotIn("ends with this server", cluster.log())
+                cluster = self.run_dir.start_asleep() if asleep else self.run_dir.start()
+                self.assertEqual(pids(cluster), known)
+                now = cluster.status()
+                self.assertEqual((int(now["weights_version"]), now.get("weights_note", "")), (version, ""))
+                if asleep:
+                    cluster.cli("wake-up")
+                self.assert_serves(cluster)
+        self.assertEqual(cluster.stop(), 0)
+        cluster = self.run_dir.start()  # new workers
+        self.assertEqual(int(cluster.status()["weights_version"]), version)
+
     def test_other_options_and_a_restart_in_the_middle_of_a_start(self):
         cluster = self.run_dir.start()
         known = pids(cluster)

@@ -217,10 +217,6 @@ class Crossings:
         self.cluster.admin("/reload_weights")  # else a worker that is killed could not get the weights again
 
     def test_a_coordinator_adopts_the_workers(self):
-        # Workers are adopted with version 1 of the weights alone.
-        if self.metric("somnus:weights_version") != 1:
-            self.cluster.stop()
-            type(self).cluster = self.run_dir.start()
         known = pids(self.cluster)
         streams = [(self.cluster.open_stream(**{"ignore_eos": False, **body}, timeout=ANSWER_S), wanted)
                    for body, wanted in zip(self.requests, self.wanted) if "use_beam_search" not in body]

@@ -176,5 +176,16 @@ TEST(ServedWeightsTest, AServerThatBeginsWithOtherWeightsSaysSo) {
   EXPECT_FALSE(RecordWeights(directory.path() + "/none", 2, "new").ok());
 }
 
+TEST(ServedWeightsTest, AVersionGoesOnWhereItsWeightsCameFromTheSameSource) {
+  const TempDir directory;
+  EXPECT_EQ(FirstWeightsVersion("", "model"), 1);
+  EXPECT_EQ(FirstWeightsVersion(directory.path(), "model"), 1) << "there was no change";
+  ASSERT_TRUE(RecordWeights(directory.path(), 3, "model").ok());
+  EXPECT_EQ(FirstWeightsVersion(directory.path(), "model"), 3);
+  EXPECT_EQ(FirstWeightsVersion(directory.path(), "other"), 1);
+  ASSERT_TRUE(RecordWeights(directory.path(), 4, "update x").ok());
+  EXPECT_EQ(FirstWeightsVersion(directory.path(), "model"), 1) << "only workers have what an update brought";
+}
+
 }  // namespace
 }  // namespace somnus

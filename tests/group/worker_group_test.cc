@@ -39,7 +39,7 @@ class WorkerGroupTest : public ::testing::Test {
 
   void StartGroup() {
     group_ = std::make_unique<WorkerGroup>(flags_);
-    const absl::Status started = group_->Start(config_, 64, "f00d");
+    const absl::Status started = group_->Start(config_, 64, "f00d", weights_version_);
     ASSERT_TRUE(started.ok()) << started;
     coordinator_ = group_->cluster_address();
   }
@@ -107,6 +107,7 @@ class WorkerGroupTest : public ::testing::Test {
   std::string coordinator_;
   Flags flags_;
   ModelConfig config_;
+  int64_t weights_version_ = 1;  // at the start of a group
   int32_t num_blocks_ = 0;
   absl::Status recovered_;
   std::unique_ptr<absl::Notification> ended_ = std::make_unique<absl::Notification>();
@@ -342,6 +343,21 @@ TEST_F(WorkerGroupTest, TheNextCoordinatorAdoptsTheWorkers) {
   EXPECT_EQ(group_->executor()->group_epoch(), 2) << "epochs go on";
   EXPECT_EQ(CallsOf(0),
             (Calls{"fence 1", "load 0/2", "join 1", "profile", Allocate(), "shutdown", "fence 2", "join 2"}));
+}
+
+TEST_F(WorkerGroupTest, WorkersThatHaveReloadedAreAdoptedByWhoeverKnowsTheirVersion) {
+  Launch();
+  ASSERT_TRUE(Change([&](auto done) { group_->executor()->ReloadWeightsAsync("model", 5, done); }).ok());
+  members_[1]->Die();
+  members_.pop_back();
+  weights_version_ = 5;
+  Restart();
+  Join("c", 1);
+  const absl::StatusOr<KvPlan> plan = group_->Load();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(CallsOf(0).back(), "join 2") << "its weights are not read again";
+  EXPECT_EQ(members_[1]->service().Snapshot().weights_version(), 5) << "a newcomer has the same";
+  EXPECT_EQ(group_->weights().version, 5);
 }
 
 TEST_F(WorkerGroupTest, WorkersThatAreLeftAreToldNothing) {
