@@ -18,7 +18,7 @@ esac
 # CUDA's kernels are a third of the build, and of no use on a machine without a GPU.
 if [[ -z ${SOMNUS_CUDA:-} ]]; then has_gpu && SOMNUS_CUDA=1 || SOMNUS_CUDA=0; fi
 [[ $SOMNUS_CUDA == 0 ]] || has_nvcc || say "a GPU but no $CUDA_HOME/bin/nvcc: the build is for the CPU alone"
-say "building (about a quarter of an hour the first time on two cores)"
+say "building (a quarter to half an hour the first time on two cores)"
 run_bazel build //coordinator //worker //tools:somnus
 somnus=$SOMNUS_ROOT/bazel-bin/tools/somnus
 

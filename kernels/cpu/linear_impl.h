@@ -63,22 +63,19 @@ SOMNUS_INLINE void TallPanel(int64_t rows, const LinearArgs& args, const char* p
   }
 }
 
-// Rows [row_begin, row_begin + rows) of one panel, which several tiles use in turn. The last of these tiles
-// prefetch the next panel if there is one, each in proportion to its work: prefetches of one tile alone would
-// wait for memory, which would then idle while the other tiles compute.
+// Rows [row_begin, row_begin + rows) of one panel, which `tiles` tiles use in turn. Each prefetches a share
+// of the next panel, if there is one, in proportion to its work: prefetches of one tile alone would wait for
+// memory, which would then idle while the other tiles compute.
 template <typename P>
 SOMNUS_INLINE void PacedPanel(const LinearArgs& args, const char* panel, int64_t row_begin, int64_t rows,
-                              int64_t first_column, bool has_next) {
-  const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
-  const int64_t first_paced = tiles - Min(tiles, kSizes.paced_tiles);
-  const int64_t paced_vectors = (rows - rows * first_paced / tiles) * (kPanelWidth / kW);
+                              int64_t tiles, int64_t first_column, bool has_next) {
   const int64_t step_bytes = has_next ? kPanelWidth / kW * P::kBBytes : 0, steps = args.k / P::kStepK;
   const char* next = panel + PanelBytes(P::E::kType, args.k);
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const int64_t row = rows * tile / tiles;
     WithRows(rows * (tile + 1) / tiles - row, [&]<int kRows>() {
       constexpr int kVectors = TileVectors(kRows);
-      const int64_t step = tile < first_paced ? 0 : step_bytes * kRows * kVectors / paced_vectors;
+      const int64_t step = step_bytes * kRows * kVectors / (rows * (kPanelWidth / kW));
       for (int64_t c = 0; c < kPanelWidth; c += kVectors * kW, next += step * steps)
         LinearTile<P, kRows, kVectors>(args, panel, row_begin + row, first_column + c,
                                        PacedBytes{next, step});
@@ -103,8 +100,8 @@ void LinearRange(const LinearArgs& args, int64_t row_begin, int64_t row_end, int
       continue;
     }
     if constexpr (kSizes.paced_tiles > 0) {
-      if (tiles > 1) {
-        PacedPanel<P>(args, w, row_begin, rows, panel * kPanelWidth, panel + 1 < panel_end);
+      if (tiles > 1 && tiles <= kSizes.paced_tiles) {
+        PacedPanel<P>(args, w, row_begin, rows, tiles, panel * kPanelWidth, panel + 1 < panel_end);
         continue;
       }
     }

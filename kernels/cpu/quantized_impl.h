@@ -293,17 +293,15 @@ SOMNUS_INLINE void ExpandBlock(const char* block, int64_t sub, ExpandedBlock* ou
 constexpr int64_t kMaxExpandedRows = 128;
 using PartialSums = float[kMaxExpandedRows][kPanelWidth];
 
-// Whether all tiles of rows prefetch a share of the next piece at an even pace, as PacedPanel does.
-constexpr bool kPacedPasses = kSizes.paced_tiles > 0;
 constexpr int kExpandedTileRows = kSizes.max_expanded_rows, kExpandedVectors = kSizes.expanded_vectors;
 constexpr int64_t kExpandedPasses = kPanelWidth / kW / kExpandedVectors;
 
-// Adds up rows of x, which start at `x`, over `count` expanded sub-blocks. Each vector's pass over them
-// prefetches `ahead_bytes` a sub-block, from `ahead` on, or where passes are not paced, the first pass alone.
+// Adds up rows of x, which start at `x`, over `count` expanded sub-blocks. Each vector's pass over them, or
+// the first pass alone where passes are not paced, prefetches `ahead_bytes` a sub-block, from `ahead` on.
 template <DotShape kShape, int kRows>
 inline __attribute__((noinline)) void ExpandedTile(const ExpandedBlock* blocks, int64_t count, const char* x,
                                                    int64_t x_stride, float (*sums)[kPanelWidth],
-                                                   const char* ahead, int64_t ahead_bytes) {
+                                                   const char* ahead, int64_t ahead_bytes, bool paced) {
   for (int64_t first = 0; first < kPanelWidth / kW; first += kExpandedVectors) {
     VF acc[kRows][kExpandedVectors];
 #pragma GCC unroll 16
@@ -312,7 +310,7 @@ inline __attribute__((noinline)) void ExpandedTile(const ExpandedBlock* blocks, 
       for (int v = 0; v < kExpandedVectors; ++v) acc[r][v] = Load(sums[r] + (first + v) * kW);
     }
     for (int64_t b = 0; b < count; ++b) {
-      if (kPacedPasses || first == 0) {
+      if (paced || first == 0) {
         PrefetchBytes(ahead, ahead_bytes);
         ahead += ahead_bytes;
       }
@@ -337,7 +335,9 @@ void ExpandedPanel(const LinearArgs& args, int64_t panel, int64_t row, int64_t r
   const char* const w = args.w + panel * PanelBytes(kType, args.k);
   const int64_t total = args.k / kQuantBlock;
   constexpr int64_t kPieceBytes = kExpandedBlocks / SubBlocks(kType) * PanelBlockBytes(kType);
-  const int64_t ahead_bytes = kPieceBytes / (kExpandedBlocks * (kPacedPasses ? tiles * kExpandedPasses : 1));
+  // As PacedPanel does.
+  const bool paced = tiles <= kSizes.paced_tiles;
+  const int64_t ahead_bytes = kPieceBytes / (kExpandedBlocks * (paced ? tiles * kExpandedPasses : 1));
   for (int64_t begin = 0; begin < total; begin += kExpandedBlocks) {
     const int64_t count = Min(kExpandedBlocks, total - begin);
     const char* const piece = w + begin / SubBlocks(kType) * PanelBlockBytes(kType);
@@ -350,7 +350,7 @@ void ExpandedPanel(const LinearArgs& args, int64_t panel, int64_t row, int64_t r
         ExpandedTile<ShapeOf<kType>(), kRows>(
             blocks, count, args.x + (row + first) * args.x_stride + begin * kActBlockBytes, args.x_stride,
             sums + first, piece + kPieceBytes + kPieceBytes * tile / tiles,
-            kPacedPasses || tile == 0 ? ahead_bytes : 0);
+            paced || tile == 0 ? ahead_bytes : 0, paced);
       });
     }
   }

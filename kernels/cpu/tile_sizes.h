@@ -14,8 +14,8 @@ struct TileSizes {
   int max_rows;       // of a tile
   int vectors[4];     // of a tile of 1, 2, 3 and of more rows
   int max_tall_rows;  // of a tile one vector wide; 0 where there are no such tiles
-  // How many tiles prefetch the next panel at an even pace, where several tiles use a panel: the last ones.
-  // 0: the last tile alone prefetches, a line ahead of each line that it reads.
+  // Where so many tiles or fewer, but several, use a panel in turn, all prefetch the next one at an even
+  // pace. Else one tile prefetches the next panel.
   int paced_tiles;
   int l1_rows[2];  // least and most rows of a tile that prefetches bf16 weights into L1, not L2
   // Most rows of a tile that leaves prefetches to the CPU where KernelTable::reads_ahead is set: of bf16
