@@ -25,6 +25,8 @@ constexpr absl::string_view kCertain[] = {
     "<end_of_turn>",                            // Gemma
     "<turn|>",                                  // Gemma 4
     "<|end|>",                                  // Phi
+    "<|end_of_turn|>",                          // OpenChat, Starling
+    "<|EOT|>",                                  // DeepSeek Coder
     "<|endoftext|>",                            // GPT-2 and after
     "<|return|>",                               // Harmony (GPT-OSS)
     "<|call|>",                                 // likewise, before a tool's answer

@@ -12,6 +12,7 @@
 #include "coordinator/http/json_body.h"
 #include "coordinator/messages/conversation.h"
 #include "coordinator/openai/field_reader.h"
+#include "coordinator/openai/request_fields.h"
 
 namespace somnus {
 namespace {
@@ -217,6 +218,7 @@ class ChatBodyMaker {
   }
 
   void ReadGeneration() {
+    RefuseOtherServersForms(&fields_);
     PassOn({"temperature", "top_p", "top_k", "stream", "seed", "priority", "cache_salt"});
     const std::optional<int64_t> max_tokens = fields_.Int("max_tokens", 1);
     if (!max_tokens.has_value()) return Fail("max_tokens", "max_tokens is missing");
@@ -243,8 +245,9 @@ class ChatBodyMaker {
 }  // namespace
 
 const FieldTable& MessagesFieldTable() {
-  static const auto* const table = new FieldTable(
-      {SameAsChat(kConversationSame), SameAsChat(kGenerationSame), kConversationFields, kGenerationFields});
+  static const auto* const table =
+      new FieldTable({SameAsChat(kConversationSame), SameAsChat(kGenerationSame),
+                      SameAsChat(kOtherServersForms), kConversationFields, kGenerationFields});
   return *table;
 }
 

@@ -1,5 +1,5 @@
 // Reads the fields of a beam search. A beam search has no other sampling parameters: as in vLLM such
-// parameters are checked and change nothing.
+// parameters are checked and change nothing. Fields that promise which tokens never come are refused.
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -38,6 +38,11 @@ void ReadBeamSearch(FieldReader* fields, const ServedModel& model, const ApiLimi
   if (params->stream) fields->Fail("stream", "Streaming is not currently supported with beam search");
   if (params->return_weight_versions)
     fields->Fail("return_weight_versions", "return_weight_versions is not supported with beam search");
+  for (const char* name : {"bad_words", "allowed_token_ids"}) {
+    const nlohmann::json* value = fields->Find(name);
+    if (value != nullptr && !value->empty())
+      fields->Fail(name, absl::StrCat(name, " is not supported with beam search"));
+  }
   if (params->echo_only) fields->Fail("max_tokens", "max_tokens must be at least 1 with beam search");
   if (2 * static_cast<int64_t>(params->n) > model.config.vocab_size)
     fields->Fail("n", absl::StrCat("n must be at most half of the vocabulary of ", model.config.vocab_size,

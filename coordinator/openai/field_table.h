@@ -61,6 +61,11 @@ const FieldTable& DetokenizeFieldTable();
 const FieldTable& EmbeddingsFieldTable();
 const FieldTable& PoolingFieldTable();
 
+// Fields by which only other servers (llama.cpp, SGLang, TGI) take the form of a text. Every route that
+// generates refuses these fields (RefuseOtherServersForms).
+inline constexpr const char* kOtherServersForms[] = {"grammar", "json_schema", "ebnf", "regex",
+                                                     "structural_tag"};
+
 // The chat route's specs of these fields, for routes that pass the fields on; null counts as "not given".
 std::vector<FieldSpec> SameAsChat(absl::Span<const char* const> names);
 

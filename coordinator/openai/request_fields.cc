@@ -43,10 +43,7 @@ void Refuse(FieldReader* fields, std::initializer_list<const char*> names) {
 
 // Refuses the fields of foreign servers that, if ignored, would give a text of a wrong kind or length.
 void RefuseOtherServersFields(FieldReader* fields) {
-  for (const char* name : {"grammar", "json_schema", "ebnf", "regex", "structural_tag"}) {
-    const Json* value = fields->Find(name);
-    if (value != nullptr && *value != "") fields->Fail(name, absl::StrCat(name, " is not supported"));
-  }
+  RefuseOtherServersForms(fields);
   const Json* modalities = fields->Find("modalities");
   if (modalities != nullptr && *modalities != Json::array() && *modalities != Json::array({"text"}))
     fields->Fail("modalities", "only modalities [\"text\"] are supported");
@@ -238,6 +235,13 @@ void ReadBestOf(FieldReader* fields, const ApiLimits& limits, bool has_beams, Ge
 }
 
 }  // namespace
+
+void RefuseOtherServersForms(FieldReader* fields) {
+  for (const char* name : kOtherServersForms) {
+    const Json* value = fields->Find(name);
+    if (value != nullptr && *value != "") fields->Fail(name, absl::StrCat(name, " is not supported"));
+  }
+}
 
 std::string NewResponseId(absl::string_view prefix) {
   return absl::StrCat(prefix, absl::StrFormat("%016x%016x", Random()(), Random()()));

@@ -1,5 +1,5 @@
 #pragma once
-// Parts that the request parsers share. Problems are left in the FieldReader. Internal to coordinator/openai.
+// Parts that the request parsers share. Problems are left in the FieldReader. Internal to the parsers.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -28,6 +28,10 @@ std::optional<ApiError> CheckModel(FieldReader* fields, const ServedModel& model
 // the response.
 void ReadCommonFields(FieldReader* fields, const ServedModel& model, const ApiLimits& limits,
                       GenerateParams* params);
+
+// Refuses kOtherServersForms: a text without the form that a client asks for is a text of a wrong kind. An
+// empty text asks for nothing.
+void RefuseOtherServersForms(FieldReader* fields);
 
 // Reads the request's id, priority, cache_salt and user. `id_prefix`: of the response's id, "cmpl-" for
 // example.

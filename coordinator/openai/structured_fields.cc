@@ -168,7 +168,15 @@ class FormReader {
     if (format == nullptr) return;
     const Json type = format->is_object() ? format->value("type", Json()) : Json();
     if (type == "text") return;
-    if (type == "json_object") return Set(kField, {.kind = GrammarKind::kJsonObject});
+    if (type == "json_object") {
+      // llama.cpp's spelling of a schema.
+      if (!format->value("schema", Json()).is_null()) {
+        return fields_->Fail(kField,
+                             "response_format.schema goes with no json_object: a response_format of type "
+                             "json_schema has its schema in json_schema.schema");
+      }
+      return Set(kField, {.kind = GrammarKind::kJsonObject});
+    }
     if (type == "structural_tag") return SetTag(kField, InOrder(kField));
     if (type != "json_schema") {
       return fields_->Fail(kField,

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "coordinator/openai/field_reader.h"
+#include "coordinator/openai/request_fields.h"
 #include "coordinator/responses/input_items.h"
 
 namespace somnus {
@@ -153,6 +154,7 @@ class RequestReader {
     const Json* context = fields_.Find("context_management");
     if (context != nullptr && !(context->is_array() && context->empty()))
       Fail("context_management", "is not supported");
+    RefuseOtherServersForms(&fields_);
     // Fields of the chat route that, if ignored, would give a text of a wrong kind or length.
     for (const auto& [chat_name, name] : kOtherNames) {
       if (fields_.Find(chat_name) != nullptr)
@@ -370,7 +372,8 @@ class RequestReader {
 }  // namespace
 
 const FieldTable& ResponsesFieldTable() {
-  static const auto* const table = new FieldTable({SameAsChat(kSameFields), kOwnFields});
+  static const auto* const table =
+      new FieldTable({SameAsChat(kSameFields), SameAsChat(kOtherServersForms), kOwnFields});
   return *table;
 }
 

@@ -107,6 +107,8 @@ void RefuseOthers(FieldReader* top, FieldReader* sampling) {
     top->Fail("output_mode", "output_mode must be tokens; /v1/completions takes token ids and gives a text");
   for (const char* name : {"extra_args", "logits_processors", "guided_decoding", "best_of"})
     refuse(sampling, name);
+  RefuseOtherServersForms(top);
+  RefuseOtherServersForms(sampling);
   sampling->Bool("detokenize");
 }
 
@@ -166,12 +168,14 @@ ApiError InSamplingNames(ApiError error) {
 }  // namespace
 
 const FieldTable& TokensFieldTable() {
-  static const auto* const table = new FieldTable({OfCompletions(kTopNames), kOwnTop});
+  static const auto* const table =
+      new FieldTable({OfCompletions(kTopNames), OfCompletions(kOtherServersForms), kOwnTop});
   return *table;
 }
 
 const FieldTable& SamplingFieldTable() {
-  static const auto* const table = new FieldTable({OfCompletions(kSamplingNames), kOwnSampling});
+  static const auto* const table =
+      new FieldTable({OfCompletions(kSamplingNames), OfCompletions(kOtherServersForms), kOwnSampling});
   return *table;
 }
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "tests/api/api_server_fixture.h"
 
 namespace somnus {
@@ -53,6 +56,23 @@ TEST_F(ApiServerTest, ASearchHasItsOwnParameters) {
   EXPECT_TRUE(sampling.beam_search->ignore_eos);
   EXPECT_EQ(sampling.beam_search->eos_token_ids, std::vector<int32_t>{256});
   EXPECT_EQ(sampling.beam_search->num_logprobs, -1);
+}
+
+// The tokens that these fields forbid never come, so that a search, which would not keep that promise, is
+// refused.
+TEST_F(ApiServerTest, ASearchPromisesNothingOfTokensThatNeverCome) {
+  Serve();
+  const auto search = [this](const char* field) {
+    return Complete(
+        absl::StrCat(R"({"prompt": "a", "max_tokens": 3, "use_beam_search": true, "n": 2, )", field, "}"));
+  };
+  for (const auto& [field, name] : {std::pair{R"("bad_words": ["b"])", "bad_words"},
+                                    std::pair{R"("allowed_token_ids": [97])", "allowed_token_ids"}}) {
+    const HttpReply reply = search(field);
+    EXPECT_EQ(reply.status, 400) << field;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], name);
+  }
+  EXPECT_EQ(search(R"("bad_words": [])").status, 200);
 }
 
 TEST_F(ApiServerTest, EarlyStoppingIsThatOfTransformers) {

@@ -175,6 +175,11 @@ TEST(ChatTranslationTest, FieldsThatAreRefusedAreNamed) {
       {R"({"input": "x", "max_tokens": 3})", "max_tokens"},
       {R"({"input": "x", "response_format": {"type": "json_object"}})", "response_format"},
       {R"({"messages": [{"role": "user", "content": "x"}]})", "messages"},
+      {R"({"input": "x", "grammar": "root ::= x"})", "grammar"},
+      {R"({"input": "x", "json_schema": {}})", "json_schema"},
+      {R"({"input": "x", "ebnf": "root ::= x"})", "ebnf"},
+      {R"({"input": "x", "regex": "a+"})", "regex"},
+      {R"({"input": "x", "structural_tag": {}})", "structural_tag"},
       {R"({"input": "x", "metadata": {"k": 1}})", "metadata"},
       {R"({"input": "x", "previous_response_id": ""})", "previous_response_id"}};
   for (const auto& [body, param] : cases) {

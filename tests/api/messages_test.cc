@@ -229,6 +229,15 @@ TEST_F(MessagesTest, ErrorsHaveAnthropicsShape) {
   ExpectError(Send("POST", kPath, "{"), 400, "invalid_request_error");
 }
 
+// Other servers take the form of a text in fields of their own.
+TEST_F(MessagesTest, FormsOfOtherServersAreRefusedAndNotIgnored) {
+  ServeTurns();
+  for (const char* field : {R"("grammar": "root ::= x")", R"("json_schema": {})", R"("ebnf": "root ::= x")",
+                            R"("regex": "a+")", R"("structural_tag": {})"})
+    ExpectError(Send("POST", kPath, Body("a", field)), 400, "invalid_request_error");
+  EXPECT_EQ(Send("POST", kPath, Body("a", R"("grammar": "", "json_schema": null)")).status, 200);
+}
+
 TEST_F(MessagesTest, ErrorsOfTheEngine) {
   ServeTurns();
   engine_->set_submit_status(absl::ResourceExhaustedError("the queue is full"));

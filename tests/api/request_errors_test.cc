@@ -157,6 +157,19 @@ TEST_F(ApiServerTest, FieldsThatWouldChangeTheTextAreRefusedAndNotIgnored) {
     EXPECT_EQ(Complete(absl::StrCat(R"({"prompt": "abc", )", fine, "}")).status, 200) << fine;
 }
 
+// llama.cpp's spelling of a schema.
+TEST_F(ApiServerTest, ASchemaOfAJsonObjectIsRefusedAndNotIgnored) {
+  Serve();
+  const auto message = [this](const char* format) -> std::string {
+    const HttpReply reply = Complete(absl::StrCat(R"({"prompt": "abc", "response_format": )", format, "}"));
+    EXPECT_EQ(reply.status, 400) << format;
+    return Json::parse(reply.body)["error"]["message"];
+  };
+  EXPECT_TRUE(absl::StrContains(message(R"({"type": "json_object", "schema": {"type": "array"}})"),
+                                "response_format.schema goes with no json_object"));
+  EXPECT_FALSE(absl::StrContains(message(R"({"type": "json_object", "schema": null})"), "schema goes"));
+}
+
 // The tokenizer's tokens are bytes, so each bad word has a single spelling, and may stand anywhere in a text.
 TEST_F(ApiServerTest, BadWordsBecomeTextsThatAreNeverCompleted) {
   Serve();
