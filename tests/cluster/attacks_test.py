@@ -183,7 +183,8 @@ class Fields(Attack):
         def functions(count, **more):
             return [{"type": "function", "function": {"name": f"f{i}", "parameters": {}, **more}} for i in range(count)]
         tag = {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<f"], "tags": [
-            {"begin": f"<f{i}>", "content": {"type": "json_schema", "json_schema": {"type": "null"}}, "end": "</f>"} for i in range(20_000)]}}
+            {"begin": f"<f{i}>", "content": {"type": "json_schema", "json_schema": {"type": "null"}}, "end": "</f>"}
+            for i in range(20_000)]}}
         old = {"type": "structural_tag", "triggers": ["<f"],
                "structures": [{"begin": f"<f{i}>", "schema": {"type": "null"}, "end": "</f>"} for i in range(20_000)]}
         flat = [{"type": "function", **tool["function"]} for tool in functions(many)]
