@@ -16,7 +16,7 @@ namespace somnus {
 namespace {
 
 // GateSchema, which adds the run's work to `work`.
-SchemaOrRefusal Gate(const SchemaJson& schema, const GateOptions& options, int64_t* work) {
+SchemaOrRefusal CountedGateSchema(const SchemaJson& schema, const GateOptions& options, int64_t* work) {
   auto indexed = SchemaSource::Index(schema, options);
   if (auto* refusal = std::get_if<SchemaRefusal>(&indexed)) return *std::move(refusal);
   const auto& source = std::get<std::unique_ptr<SchemaSource>>(indexed);
@@ -28,7 +28,7 @@ SchemaOrRefusal Gate(const SchemaJson& schema, const GateOptions& options, int64
 }
 
 // GateRegex, which adds the pattern's terms to `work`.
-PatternOrRefusal Gate(absl::string_view pattern, const GateOptions& options, int64_t* work) {
+PatternOrRefusal CountedGateRegex(absl::string_view pattern, const GateOptions& options, int64_t* work) {
   RegexArena arena(options.max_regex_terms);
   const absl::StatusOr<RegexId> language = ParseWholePattern(pattern, options.regex, &arena);
   *work += arena.size();
@@ -83,7 +83,7 @@ class StructuralTagGate {
 
   std::optional<SchemaRefusal> GateInPlace(SchemaJson* schema, const std::string& pointer, int32_t depth) {
     int64_t work = 0;
-    SchemaOrRefusal gated = Gate(*schema, Within(options_, depth), &work);
+    SchemaOrRefusal gated = CountedGateSchema(*schema, Within(options_, depth), &work);
     if (auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
       refusal->pointer = absl::StrCat(pointer, refusal->pointer);
       return *std::move(refusal);
@@ -94,7 +94,7 @@ class StructuralTagGate {
 
   std::optional<SchemaRefusal> GatePattern(SchemaJson* pattern, const std::string& pointer) {
     int64_t work = 0;
-    PatternOrRefusal gated = Gate(pattern->get_ref<const std::string&>(), options_, &work);
+    PatternOrRefusal gated = CountedGateRegex(pattern->get_ref<const std::string&>(), options_, &work);
     if (auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
       refusal->pointer = pointer;
       return *std::move(refusal);
@@ -118,7 +118,7 @@ class StructuralTagGate {
 
 SchemaOrRefusal GateSchema(const nlohmann::ordered_json& schema, const GateOptions& options) {
   int64_t work = 0;
-  return Gate(schema, options, &work);
+  return CountedGateSchema(schema, options, &work);
 }
 
 // Commas and brackets are a measure of values.
@@ -163,7 +163,7 @@ SchemaOrRefusal GateSchemaText(absl::string_view text, const GateOptions& option
 
 PatternOrRefusal GateRegex(absl::string_view pattern, const GateOptions& options) {
   int64_t work = 0;
-  return Gate(pattern, options, &work);
+  return CountedGateRegex(pattern, options, &work);
 }
 
 SchemaOrRefusal GateStructuralTag(const nlohmann::ordered_json& tag, const GateOptions& options) {

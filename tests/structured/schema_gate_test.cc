@@ -404,8 +404,9 @@ Json TagOf(int count, const Json& schema) {
                     {"content", {{"type", "json_schema"}, {"json_schema", schema}}},
                     {"end", "</f>"}});
   }
-  return {{"type", "structural_tag"},
-          {"format", {{"type", "triggered_tags"}, {"triggers", {"<f"}}, {"tags", std::move(tags)}}}};
+  return {
+      {"type", "structural_tag"},
+      {"format", {{"type", "triggered_tags"}, {"triggers", Json::array({"<f"})}, {"tags", std::move(tags)}}}};
 }
 
 // What a structural tag is refused with; empty: it is not.
@@ -437,8 +438,9 @@ TEST(GateTest, WorkAndOutputOfAStructuralTagAreBoundedAsAWhole) {
                          {{"type", "sequence"},
                           {"elements", Json::array({{{"type", "regex"}, {"pattern", "[a-f]{1,300}"}},
                                                     {{"type", "regex"}, {"pattern", "[a-f]{1,300}"}}})}}}};
-  EXPECT_EQ(Refusal(pattern, {}), "");
-  EXPECT_THAT(Refusal(pattern, GateOptions{.max_output_bytes = 40}),
+  const auto bytes = static_cast<int64_t>(std::get<std::string>(GateRegex("[a-f]{1,300}", {})).size());
+  EXPECT_EQ(Refusal(pattern, GateOptions{.max_output_bytes = 2 * bytes}), "");
+  EXPECT_THAT(Refusal(pattern, GateOptions{.max_output_bytes = 2 * bytes - 1}),
               testing::StartsWith("/format/elements/1"));
 }
 
