@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -42,15 +43,17 @@ Json NarrowTools(FieldReader* fields, const Json& choice, ToolChoice* result) {
   const Json mode = allowed.is_object() ? allowed.value("mode", Json("auto")) : Json();
   const Json list = allowed.is_object() ? allowed.value("tools", Json()) : Json();
   const std::vector<ToolSpec> all = std::exchange(result->tools, {});
+  absl::flat_hash_map<std::string, size_t> places;  // of the first tool with the name
+  for (size_t i = 0; i < all.size(); ++i) places.try_emplace(all[i].name, i);
+  std::vector<bool> is_named(all.size());
   for (const Json& one : list) {
-    const std::optional<std::string> name = NamedFunction(one);
-    const auto named = [&](const ToolSpec& tool) { return tool.name == name; };
-    const auto found = std::find_if(all.begin(), all.end(), named);
-    if (found == all.end()) fields->Fail("tool_choice", kAllowedTools);
-    if (found == all.end()) return nullptr;
-    if (std::any_of(result->tools.begin(), result->tools.end(), named)) continue;
-    result->tools.push_back(*found);
-    result->places.push_back(static_cast<size_t>(found - all.begin()));
+    const auto found = places.find(NamedFunction(one).value_or(""));
+    if (found == places.end()) fields->Fail("tool_choice", kAllowedTools);
+    if (found == places.end()) return nullptr;
+    if (is_named[found->second]) continue;
+    is_named[found->second] = true;
+    result->tools.push_back(all[found->second]);
+    result->places.push_back(found->second);
   }
   result->is_narrowed = true;
   if ((mode == "auto" || mode == "required") && !result->tools.empty()) return mode;

@@ -12,6 +12,7 @@
 #include "coordinator/openai/openai_request.h"
 #include "coordinator/openai/prior_turns.h"
 #include "coordinator/openai/request_fields.h"
+#include "coordinator/structured/json_values.h"
 #include "text/jinja/chat_template.h"
 #include "text/jinja/continued_message.h"
 #include "text/tools/call_ids.h"
@@ -305,11 +306,14 @@ bool IsToolName(const std::string& name) {
 }
 
 // The template shows tools to the model.
-void ReadTools(FieldReader* fields, const OrderedJson* ordered, OrderedJson* context,
+void ReadTools(FieldReader* fields, const OrderedJson* ordered, const GateOptions& gate, OrderedJson* context,
                std::vector<ToolSpec>* specs) {
   const Json* tools = fields->Find("tools");
   if (tools == nullptr) return;
   if (!tools->is_array()) return fields->Fail("tools", "tools must be a list");
+  // Tools are copied, printed by the template and made a grammar: the values of all are bounded together.
+  if (HasMoreValues(*tools, gate.max_values))
+    return fields->Fail("tools", absl::StrCat("tools have more than ", gate.max_values, " values together"));
   OrderedJson list = OrderedJson::array();
   for (size_t i = 0; i < tools->size(); ++i) {
     const Json& tool = (*tools)[i];
@@ -422,7 +426,7 @@ RenderedChat RenderChat(absl::string_view body, FieldReader* fields, const Serve
   if (model.turn_format.tools != nullptr)
     NormalizeCallIds(model.turn_format.tools->ids, &context["messages"]);
   if (model.arguments_form == ArgumentsForm::kString) ArgumentsToString(&context["messages"]);
-  ReadTools(fields, Member(&printed, "tools"), &context, &chat.tools);
+  ReadTools(fields, Member(&printed, "tools"), model.gate, &context, &chat.tools);
   ReadDocuments(fields, Member(&printed, "documents"), &context);
   const bool go_on = fields->Bool("continue_final_message").value_or(false);
   const bool add_prompt = fields->Bool("add_generation_prompt").value_or(generation_prompt);

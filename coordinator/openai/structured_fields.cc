@@ -20,8 +20,6 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// The brackets that SetOldTag writes around a schema.
-constexpr int64_t kBracketsOfOldTag = 5;
 constexpr char kOneForm[] =
     "structured_outputs must have exactly one of json, regex, choice, grammar, json_object and "
     "structural_tag";
@@ -49,6 +47,15 @@ bool FitsCompactJson(const Json& value) {
   int most = 0;
   return absl::ConsumePrefix(&pattern, "{0,") && absl::ConsumeSuffix(&pattern, "}") &&
          (pattern.empty() || (absl::SimpleAtoi(pattern, &most) && most >= 1));
+}
+
+// The pointer within a client's list of structures of a pointer within the tag that SetOldTag writes.
+std::string PointerInOldTag(absl::string_view pointer) {
+  if (!absl::ConsumePrefix(&pointer, "/format/tags/")) return "";
+  const absl::string_view index = pointer.substr(0, pointer.find('/'));
+  pointer.remove_prefix(index.size());
+  const bool is_schema = absl::ConsumePrefix(&pointer, "/content/json_schema");
+  return absl::StrCat("/structures/", index, is_schema ? absl::StrCat("/schema", pointer) : "");
 }
 
 // The parts of one request that are about its form.
@@ -123,13 +130,24 @@ class FormReader {
       return fields_->Fail(field, "a grammar must be a text in EBNF, whose first rule is root");
     Set(field, {.kind = GrammarKind::kEbnf, .text = grammar.get<std::string>()});
   }
+  // A refusal of the whole tag names the field.
+  void SetGatedTag(const char* field, SchemaOrRefusal gated) {
+    if (auto* refusal = std::get_if<SchemaRefusal>(&gated); refusal != nullptr && refusal->pointer.empty())
+      refusal->pointer = field;
+    SetGated(field, GrammarKind::kStructuralTag, gated);
+  }
   // An object, or a string with its text.
   void SetTag(const char* field, const OrderedJson& tag) {
     OrderedJson parsed = tag;
-    if (tag.is_string()) parsed = OrderedJson::parse(tag.get_ref<const std::string&>(), nullptr, false);
+    if (tag.is_string()) {
+      const std::string& text = tag.get_ref<const std::string&>();
+      if (std::optional<SchemaRefusal> refusal = CheckJsonText(text, "structural tag", gate_))
+        return SetGatedTag(field, *std::move(refusal));
+      parsed = OrderedJson::parse(text, nullptr, false);
+    }
     if (!parsed.is_object()) return fields_->Fail(field, "structural_tag must be an object, as JSON");
     if (parsed.contains("structures")) return SetOldTag(field, std::move(parsed));
-    SetGated(field, GrammarKind::kStructuralTag, GateStructuralTag(parsed, gate_));
+    SetGatedTag(field, GateStructuralTag(parsed, gate_));
   }
 
   // vLLM's first form, {"structures": [{"begin", "schema", "end"}], "triggers": [...]}: text that is free up
@@ -137,29 +155,24 @@ class FormReader {
   // form.
   void SetOldTag(const char* field, OrderedJson old) {
     OrderedJson tags = OrderedJson::array();
-    const OrderedJson& structures = old["structures"];
-    const GateOptions within = Within(gate_, kBracketsOfOldTag);
+    OrderedJson& structures = old["structures"];
     if (!structures.is_array() || structures.empty() || !old["triggers"].is_array())
       return fields_->Fail(field, "structural_tag must have lists of structures and of triggers");
-    for (size_t i = 0; i < structures.size(); ++i) {
-      const OrderedJson& one = structures[i];
+    for (OrderedJson& one : structures) {
       if (!one.is_object() || !one.contains("begin") || !one.contains("schema") || !one.contains("end"))
         return fields_->Fail(field, "every structure must have begin, schema and end");
-      SchemaOrRefusal gated = GateSchema(one["schema"], within);
-      if (auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
-        refusal->pointer = absl::StrCat("/structures/", i, "/schema", refusal->pointer);
-        return FailSchema(fields_, *refusal);
-      }
-      tags.push_back(
-          {{"type", "tag"},
-           {"begin", one["begin"]},
-           {"content", {{"type", "json_schema"}, {"json_schema", std::get<OrderedJson>(std::move(gated))}}},
-           {"end", one["end"]}});
+      tags.push_back({{"type", "tag"},
+                      {"begin", one["begin"]},
+                      {"content", {{"type", "json_schema"}, {"json_schema", std::move(one["schema"])}}},
+                      {"end", one["end"]}});
     }
     const OrderedJson tag = {
         {"type", "structural_tag"},
         {"format", {{"type", "triggered_tags"}, {"triggers", old["triggers"]}, {"tags", std::move(tags)}}}};
-    Set(field, {.kind = GrammarKind::kStructuralTag, .text = tag.dump()});
+    SchemaOrRefusal gated = GateStructuralTag(tag, gate_);
+    if (auto* refusal = std::get_if<SchemaRefusal>(&gated))
+      refusal->pointer = PointerInOldTag(refusal->pointer);
+    SetGatedTag(field, std::move(gated));
   }
 
   void ReadResponseFormat() {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/sha256.h"
 #include "base/status_macros.h"
 
 namespace somnus {
@@ -16,10 +17,22 @@ bool IsFinal(const absl::Status& status) {
   return status.ok() || absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status);
 }
 
-int64_t BytesOf(const GrammarSource& source, const GrammarCache::Result& result) {
-  const int64_t answer =
-      result.ok() ? (*result)->bytes() : static_cast<int64_t>(result.status().message().size());
-  return static_cast<int64_t>(sizeof(GrammarSource)) + source.bytes() + answer;
+// Bytes of a refusal's digest and of its places in the list and the table.
+constexpr int64_t kRefusalBytes = 256;
+
+int64_t BytesOf(const GrammarSource& source, const CompiledGrammar& grammar) {
+  return static_cast<int64_t>(sizeof(GrammarSource)) + source.bytes() + grammar.bytes();
+}
+
+// Two sources with one digest are equal.
+std::string DigestOf(const GrammarSource& source) {
+  Sha256 digest;
+  digest.Add(static_cast<uint64_t>(source.kind));
+  digest.Add(source.text);
+  for (const std::string& choice : source.choices) digest.Add(choice);
+  digest.Add(uint64_t{source.layout.any_whitespace});
+  digest.Add(static_cast<uint64_t>(int64_t{source.layout.max_whitespace.value_or(-1)}));
+  return digest.Hex();
 }
 
 }  // namespace
@@ -52,11 +65,12 @@ GrammarCache::~GrammarCache() {
 
 void GrammarCache::Get(GrammarSource source, Done done) {
   const auto key = std::make_shared<const GrammarSource>(std::move(source));
+  const std::string digest = DigestOf(*key);
   Result answer =
       absl::UnavailableError(absl::StrCat(options_.max_waiting, " requests wait for their grammars"));
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (const Result* known = Find(key); known != nullptr) {
+    if (const Result* known = Find(key, digest); known != nullptr) {
       ++counts_.hits;
       answer = *known;
     } else if (static_cast<int64_t>(waiters_.size()) < options_.max_waiting) {
@@ -87,18 +101,29 @@ GrammarCache::Counts GrammarCache::counts() const {
   return counts;
 }
 
-const GrammarCache::Result* GrammarCache::Find(const Source& source) {
-  const auto found = by_source_.find(source);
-  if (found == by_source_.end()) return nullptr;
-  entries_.splice(entries_.begin(), entries_, found->second);
+const GrammarCache::Result* GrammarCache::Find(const Source& source, const std::string& digest) {
+  std::list<Entry>::iterator entry;
+  if (const auto found = by_source_.find(source); found != by_source_.end()) {
+    entry = found->second;
+  } else if (const auto refused = refused_.find(digest); refused != refused_.end()) {
+    entry = refused->second;
+  } else {
+    return nullptr;
+  }
+  entries_.splice(entries_.begin(), entries_, entry);
   return &entries_.front().result;
 }
 
-void GrammarCache::Keep(const Source& source, const Result& result) {
-  const int64_t bytes = BytesOf(*source, result);
-  entries_.push_front({source, result, bytes});
-  by_source_[source] = entries_.begin();
-  counts_.bytes += bytes;
+void GrammarCache::Keep(const Source& source, const std::string& digest, const Result& result) {
+  if (result.ok()) {
+    entries_.push_front({source, "", result, BytesOf(*source, **result)});
+    by_source_[source] = entries_.begin();
+  } else {
+    const auto message_bytes = static_cast<int64_t>(result.status().message().size());
+    entries_.push_front({nullptr, digest, result, kRefusalBytes + message_bytes});
+    refused_[digest] = entries_.begin();
+  }
+  counts_.bytes += entries_.front().bytes;
   EvictToFit();
 }
 
@@ -107,7 +132,8 @@ void GrammarCache::EvictToFit() {
     const Entry& last = entries_.back();
     counts_.bytes -= last.bytes;
     ++counts_.evicted;
-    by_source_.erase(last.source);
+    if (last.source != nullptr) by_source_.erase(last.source);
+    refused_.erase(last.digest);
     entries_.pop_back();
   }
 }
@@ -128,9 +154,10 @@ void GrammarCache::CompileSources() {
     const MonotonicTime begin = MonotonicNow();
     const Result result = compiler_->Compile(*source);
     if (options_.on_compiled) options_.on_compiled(MonotonicNow() - begin);
+    const std::string digest = result.ok() ? "" : DigestOf(*source);
     lock.lock();
     if (!result.ok()) ++counts_.refused;
-    if (IsFinal(result.status())) Keep(source, result);
+    if (IsFinal(result.status())) Keep(source, digest, result);
     const std::vector<Done> waiters = TakeWaiters(source);
     lock.unlock();
     for (const Done& done : waiters) done(result);

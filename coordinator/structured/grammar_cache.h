@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -27,7 +28,8 @@ class GrammarCache {
   using Done = std::function<void(Result)>;
 
   struct Options {
-    // Grammars that are kept, with their sources. Grammars in use live on until their matchers have ended.
+    // Grammars that are kept, with their sources, and refusals, without. Grammars in use live on until their
+    // matchers have ended.
     int64_t max_bytes = int64_t{512} << 20;
     int64_t max_entries = 4096;
     int32_t threads = 2;
@@ -58,7 +60,8 @@ class GrammarCache {
 
   // Calls `done` exactly once: before Get returns where the answer is known, otherwise on a thread of the
   // cache, which `done` must not keep. Errors: the compiler's; Unavailable: the wait was too long, or
-  // too many wait. An error that the source is to blame for is kept like a grammar.
+  // too many wait. An error that the source is to blame for is kept like a grammar, under the source's
+  // digest: a refused source may be large.
   void Get(GrammarSource source, Done done);
   // Get for a caller that may wait.
   Result Wait(GrammarSource source);
@@ -79,7 +82,8 @@ class GrammarCache {
   using BySource = absl::flat_hash_map<Source, Value, SourceHash, SourceEqual>;
 
   struct Entry {
-    Source source;
+    Source source;       // null: refused
+    std::string digest;  // of a refused source
     Result result;
     int64_t bytes;
   };
@@ -103,8 +107,9 @@ class GrammarCache {
   bool BeginMasks(const Source& source, bool is_first);
   void NoteMasks(const Source& source, int64_t bytes);
   // All with mu_ held.
-  const Result* Find(const Source& source);
-  void Keep(const Source& source, const Result& result);
+  const Result* Find(const Source& source, const std::string& digest);
+  // `digest`: of a source that is refused.
+  void Keep(const Source& source, const std::string& digest, const Result& result);
   void EvictToFit();
   // The calls of `source` that still wait, which have their answer then.
   std::vector<Done> TakeWaiters(const Source& source);
@@ -117,6 +122,7 @@ class GrammarCache {
   bool ends_ = false;
   std::list<Entry> entries_;  // the entry that was used last comes first
   BySource<std::list<Entry>::iterator> by_source_;
+  absl::flat_hash_map<std::string, std::list<Entry>::iterator> refused_;  // by digest
   std::deque<Source> queue_;  // sources that no thread compiles yet
   // The calls for a source, expired calls included, from the first call to the end of the compile.
   BySource<std::vector<int64_t>> calls_;

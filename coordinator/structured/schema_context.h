@@ -56,6 +56,8 @@ class GateContext {
   absl::Status Refuse(const SchemaJson* node, absl::string_view keyword, absl::string_view message);
   // ResourceExhausted once the run's work exceeds the bound.
   absl::Status Spend(int64_t steps = 1);
+  // The run's work so far, in steps: those that were spent, and one for each term of a pattern.
+  int64_t work() const { return options_.max_steps - steps_left_ + arena_.size(); }
 
   // Refuses a schema with a keyword of a wrong shape, or that is not supported at all.
   absl::Status Check(const SchemaJson* node);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/structured/json_values.h"
 #include "coordinator/structured/schema_regex.h"
 #include "coordinator/structured/schema_regex_parser.h"
 #include "coordinator/structured/schema_regex_text.h"
@@ -14,38 +15,33 @@
 namespace somnus {
 namespace {
 
-// Bounds what the parser of JSON builds, before the parser starts: nesting, and commas as a measure of
-// values.
-std::optional<SchemaRefusal> CheckText(absl::string_view text, const GateOptions& options) {
-  if (static_cast<int64_t>(text.size()) > options.max_bytes) {
-    return SchemaRefusal{"", "", absl::StrCat("the schema has more than ", options.max_bytes, " bytes")};
-  }
-  int64_t depth = 0;
-  int64_t values = 1;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-      continue;
-    }
-    if (c == '"') in_string = true;
-    if (c == '[' || c == '{') ++depth;
-    if (c == ']' || c == '}') --depth;
-    if (c == ',' || c == '[' || c == '{') ++values;
-    if (depth > options.max_depth) {
-      return SchemaRefusal{"", "",
-                           absl::StrCat("the schema is nested more than ", options.max_depth, " deep")};
-    }
-    if (values > 2 * int64_t{options.max_values}) {
-      return SchemaRefusal{"", "", absl::StrCat("the schema has more than ", options.max_values, " values")};
-    }
-  }
-  return std::nullopt;
+// GateSchema, which adds the run's work to `work`.
+SchemaOrRefusal CountedGateSchema(const SchemaJson& schema, const GateOptions& options, int64_t* work) {
+  auto indexed = SchemaSource::Index(schema, options);
+  if (auto* refusal = std::get_if<SchemaRefusal>(&indexed)) return *std::move(refusal);
+  const auto& source = std::get<std::unique_ptr<SchemaSource>>(indexed);
+  GateContext context(*source, options);
+  absl::StatusOr<SchemaJson> written = SchemaWriter(&context).Write(&source->root());
+  *work += context.work();
+  if (!written.ok()) return context.refusal();
+  return *std::move(written);
 }
 
-// Gates the schemas and patterns of a structural tag in place.
+// GateRegex, which adds the pattern's terms to `work`.
+PatternOrRefusal CountedGateRegex(absl::string_view pattern, const GateOptions& options, int64_t* work) {
+  RegexArena arena(options.max_regex_terms);
+  const absl::StatusOr<RegexId> language = ParseWholePattern(pattern, options.regex, &arena);
+  *work += arena.size();
+  if (!language.ok()) return SchemaRefusal{"", "regex", std::string(language.status().message())};
+  if (*language == arena.Nothing()) return SchemaRefusal{"", "regex", "the pattern matches nothing"};
+  if (*language == arena.Empty()) return std::string("^$");
+  absl::StatusOr<std::string> written = PlainPattern(*language, options.max_pattern_bytes, arena);
+  if (!written.ok()) return SchemaRefusal{"", "regex", "the pattern is too large"};
+  return *std::move(written);
+}
+
+// Gates the schemas and patterns of a structural tag in place, which share the bounds of one schema: of work,
+// and of the text that the gate writes.
 class StructuralTagGate {
  public:
   explicit StructuralTagGate(const GateOptions& options) : options_(options) {}
@@ -86,59 +82,95 @@ class StructuralTagGate {
   }
 
   std::optional<SchemaRefusal> GateInPlace(SchemaJson* schema, const std::string& pointer, int32_t depth) {
-    SchemaOrRefusal gated = GateSchema(*schema, Within(options_, depth));
+    int64_t work = 0;
+    SchemaOrRefusal gated = CountedGateSchema(*schema, Within(options_, depth), &work);
     if (auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
       refusal->pointer = absl::StrCat(pointer, refusal->pointer);
       return *std::move(refusal);
     }
     *schema = std::get<SchemaJson>(std::move(gated));
-    return std::nullopt;
+    return Charge(work, static_cast<int64_t>(schema->dump().size()), pointer);
   }
 
   std::optional<SchemaRefusal> GatePattern(SchemaJson* pattern, const std::string& pointer) {
-    PatternOrRefusal gated = GateRegex(pattern->get_ref<const std::string&>(), options_);
+    int64_t work = 0;
+    PatternOrRefusal gated = CountedGateRegex(pattern->get_ref<const std::string&>(), options_, &work);
     if (auto* refusal = std::get_if<SchemaRefusal>(&gated)) {
       refusal->pointer = pointer;
       return *std::move(refusal);
     }
     *pattern = std::get<std::string>(std::move(gated));
-    return std::nullopt;
+    return Charge(work, static_cast<int64_t>(pattern->get_ref<const std::string&>().size()), pointer);
   }
 
-  const GateOptions& options_;
+  // Leaves the rest of the bounds to the schemas and patterns that follow.
+  std::optional<SchemaRefusal> Charge(int64_t work, int64_t bytes, const std::string& pointer) {
+    options_.max_steps -= work;
+    options_.max_output_bytes -= bytes;
+    if (options_.max_steps >= 0 && options_.max_output_bytes >= 0) return std::nullopt;
+    return SchemaRefusal{pointer, "", "the schemas and patterns up to this one are too large together"};
+  }
+
+  GateOptions options_;
 };
 
 }  // namespace
 
 SchemaOrRefusal GateSchema(const nlohmann::ordered_json& schema, const GateOptions& options) {
-  auto indexed = SchemaSource::Index(schema, options);
-  if (auto* refusal = std::get_if<SchemaRefusal>(&indexed)) return *std::move(refusal);
-  const auto& source = std::get<std::unique_ptr<SchemaSource>>(indexed);
-  GateContext context(*source, options);
-  absl::StatusOr<SchemaJson> written = SchemaWriter(&context).Write(&source->root());
-  if (!written.ok()) return context.refusal();
-  return *std::move(written);
+  int64_t work = 0;
+  return CountedGateSchema(schema, options, &work);
+}
+
+// Commas and brackets are a measure of values.
+std::optional<SchemaRefusal> CheckJsonText(absl::string_view text, absl::string_view what,
+                                           const GateOptions& options) {
+  if (static_cast<int64_t>(text.size()) > options.max_bytes) {
+    return SchemaRefusal{"", "", absl::StrCat("the ", what, " has more than ", options.max_bytes, " bytes")};
+  }
+  int64_t depth = 0;
+  int64_t values = 1;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+      continue;
+    }
+    if (c == '"') in_string = true;
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (c == ',' || c == '[' || c == '{') ++values;
+    if (depth > options.max_depth) {
+      return SchemaRefusal{"", "",
+                           absl::StrCat("the ", what, " is nested more than ", options.max_depth, " deep")};
+    }
+    if (values > 2 * int64_t{options.max_values}) {
+      return SchemaRefusal{"", "",
+                           absl::StrCat("the ", what, " has more than ", options.max_values, " values")};
+    }
+  }
+  return std::nullopt;
 }
 
 SchemaOrRefusal GateSchemaText(absl::string_view text, const GateOptions& options) {
-  if (std::optional<SchemaRefusal> refusal = CheckText(text, options)) return *std::move(refusal);
+  if (std::optional<SchemaRefusal> refusal = CheckJsonText(text, "schema", options))
+    return *std::move(refusal);
   const SchemaJson schema = SchemaJson::parse(text, nullptr, /*allow_exceptions=*/false);
   if (schema.is_discarded()) return SchemaRefusal{"", "", "the schema is not JSON"};
   return GateSchema(schema, options);
 }
 
 PatternOrRefusal GateRegex(absl::string_view pattern, const GateOptions& options) {
-  RegexArena arena(options.max_regex_terms);
-  const absl::StatusOr<RegexId> language = ParseWholePattern(pattern, options.regex, &arena);
-  if (!language.ok()) return SchemaRefusal{"", "regex", std::string(language.status().message())};
-  if (*language == arena.Nothing()) return SchemaRefusal{"", "regex", "the pattern matches nothing"};
-  if (*language == arena.Empty()) return std::string("^$");
-  absl::StatusOr<std::string> written = PlainPattern(*language, options.max_pattern_bytes, arena);
-  if (!written.ok()) return SchemaRefusal{"", "regex", "the pattern is too large"};
-  return *std::move(written);
+  int64_t work = 0;
+  return CountedGateRegex(pattern, options, &work);
 }
 
 SchemaOrRefusal GateStructuralTag(const nlohmann::ordered_json& tag, const GateOptions& options) {
+  if (HasMoreValues(tag, options.max_values)) {
+    return SchemaRefusal{"", "",
+                         absl::StrCat("the structural tag has more than ", options.max_values, " values")};
+  }
   SchemaJson gated = tag;
   if (std::optional<SchemaRefusal> refusal = StructuralTagGate(options).Visit(&gated, "", 0))
     return *std::move(refusal);

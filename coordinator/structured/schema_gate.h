@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -33,6 +34,11 @@ SchemaOrRefusal GateSchema(const nlohmann::ordered_json& schema, const GateOptio
 // The same for the text of a schema.
 SchemaOrRefusal GateSchemaText(absl::string_view text, const GateOptions& options);
 
+// Refuses a JSON text whose size, nesting or number of values exceeds a schema's bounds, before a parser
+// reads it. `what` names the text in the message.
+std::optional<SchemaRefusal> CheckJsonText(absl::string_view text, absl::string_view what,
+                                           const GateOptions& options);
+
 using PatternOrRefusal = std::variant<std::string, SchemaRefusal>;
 
 // Returns a regular expression for xgrammar whose strings are those that `pattern` matches as a whole
@@ -40,7 +46,8 @@ using PatternOrRefusal = std::variant<std::string, SchemaRefusal>;
 PatternOrRefusal GateRegex(absl::string_view pattern, const GateOptions& options);
 
 // Gates every schema and pattern within a structural tag, whose brackets around a schema count with the
-// schema's. A refusal's pointer is relative to the tag.
+// schema's. The bounds of a schema's values, work and output hold for the tag as a whole, and the values are
+// counted before anything else. A refusal's pointer is relative to the tag.
 SchemaOrRefusal GateStructuralTag(const nlohmann::ordered_json& tag, const GateOptions& options);
 
 }  // namespace somnus

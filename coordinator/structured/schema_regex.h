@@ -68,6 +68,7 @@ class RegexArena {
   RegexId AllBut(const std::vector<std::string>& texts);
 
   const RegexTerm& term(RegexId id) const { return terms_[id]; }
+  int64_t size() const { return static_cast<int64_t>(terms_.size()); }  // terms
   const CodePointSet& set(int32_t index) const { return sets_[index]; }
   // Whether more than max_terms terms were asked for: all results since then are meaningless.
   bool exhausted() const { return exhausted_; }

@@ -46,7 +46,7 @@ class FakeCompiler : public GrammarCompiler {
   absl::StatusOr<std::shared_ptr<const CompiledGrammar>> Compile(const GrammarSource& source) override {
     ++compiles_->count;
     if (source.text.rfind("wait", 0) == 0) compiles_->gate.WaitForNotification();
-    if (source.text == "wrong") return absl::InvalidArgumentError("wrong");
+    if (source.text.rfind("wrong", 0) == 0) return absl::InvalidArgumentError("wrong");
     if (source.text == "slow") return absl::DeadlineExceededError("slow");
     return std::make_shared<FakeGrammar>(
         compiles_->bytes, compiles_->masks,
@@ -196,6 +196,38 @@ TEST_F(GrammarCaches, AWrongSourceIsKeptAndASlowOneIsTriedAgain) {
     EXPECT_EQ(cache_->Wait(Regex("slow")).status().code(), absl::StatusCode::kDeadlineExceeded);
   }
   EXPECT_EQ(compiles_.count, 3);
+}
+
+TEST_F(GrammarCaches, ARefusalIsKeptWithoutItsSource) {
+  constexpr int64_t kMost = 1 << 20;
+  Start({.max_bytes = kMost});
+  const std::string large = "wrong" + std::string(4 * kMost, 'x');
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(cache_->Wait(Regex(large)).status().message(), "wrong");
+  EXPECT_EQ(compiles_.count, 1);
+  EXPECT_EQ(cache_->counts().hits, 1);
+  EXPECT_EQ(cache_->counts().entries, 1);
+  EXPECT_GT(cache_->counts().bytes, 0);
+  EXPECT_LT(cache_->counts().bytes, 1000);
+  // A refusal is of one source alone.
+  GrammarSource other = Regex(large);
+  other.kind = GrammarKind::kEbnf;
+  EXPECT_FALSE(cache_->Wait(std::move(other)).ok());
+  EXPECT_FALSE(cache_->Wait(Regex(large + "y")).ok());
+  EXPECT_EQ(compiles_.count, 3);
+  EXPECT_EQ(cache_->counts().entries, 3);
+}
+
+TEST_F(GrammarCaches, RefusalsGiveWayLikeGrammars) {
+  Start({.max_entries = 2});
+  for (const char* text : {"wrong a", "wrong b", "c", "wrong b"}) {
+    const bool is_ok = cache_->Wait(Regex(text)).ok();
+    EXPECT_EQ(is_ok, std::string(text) == "c");
+  }
+  EXPECT_EQ(compiles_.count, 3);
+  EXPECT_EQ(cache_->counts().entries, 2);
+  EXPECT_FALSE(cache_->Wait(Regex("wrong a")).ok());
+  EXPECT_EQ(compiles_.count, 4);
+  EXPECT_EQ(cache_->counts().evicted, 2);
 }
 
 TEST_F(GrammarCaches, ACallThatWaitsForTooLongHasItsAnswerWhileTheCompileGoesOn) {

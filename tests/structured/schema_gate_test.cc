@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/structured/schema_brackets.h"
 #include "coordinator/structured/schema_named_members.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace somnus {
@@ -394,6 +395,53 @@ TEST(GateTest, StructuralTagsAreGatedWithin) {
   tag["format"]["tags"][0]["content"]["json_schema"] = {{"uniqueItems", true}};
   EXPECT_EQ(std::get<SchemaRefusal>(GateStructuralTag(tag, {})).pointer,
             "/format/tags/0/content/json_schema/uniqueItems");
+}
+
+Json TagOf(int count, const Json& schema) {
+  Json tags = Json::array();
+  for (int i = 0; i < count; ++i) {
+    tags.push_back({{"begin", absl::StrCat("<f", i, ">")},
+                    {"content", {{"type", "json_schema"}, {"json_schema", schema}}},
+                    {"end", "</f>"}});
+  }
+  return {
+      {"type", "structural_tag"},
+      {"format", {{"type", "triggered_tags"}, {"triggers", Json::array({"<f"})}, {"tags", std::move(tags)}}}};
+}
+
+// What a structural tag is refused with; empty: it is not.
+std::string Refusal(const Json& tag, const GateOptions& options) {
+  const SchemaOrRefusal gated = GateStructuralTag(tag, options);
+  const auto* refusal = std::get_if<SchemaRefusal>(&gated);
+  return refusal == nullptr ? "" : absl::StrCat(refusal->pointer, ": ", refusal->message);
+}
+
+TEST(GateTest, ValuesOfAStructuralTagCountAsAWhole) {
+  // Six values around the tags and one trigger, and seven for each tag.
+  const Json tag = TagOf(10, {{"type", "null"}});
+  EXPECT_EQ(Refusal(tag, GateOptions{.max_values = 77}), "");
+  // Even where a schema is wrong: nothing is gated before the values are counted.
+  EXPECT_EQ(Refusal(TagOf(10, {{"type", "nope"}}), GateOptions{.max_values = 76}),
+            ": the structural tag has more than 76 values");
+}
+
+TEST(GateTest, WorkAndOutputOfAStructuralTagAreBoundedAsAWhole) {
+  const Json schema = {{"type", "object"}, {"properties", {{"a", {{"type", "string"}, {"format", "date"}}}}}};
+  const auto output = static_cast<int64_t>(std::get<Json>(GateSchema(schema, {})).dump().size());
+  EXPECT_EQ(Refusal(TagOf(3, schema), GateOptions{.max_output_bytes = 3 * output}), "");
+  EXPECT_NE(Refusal(TagOf(4, schema), GateOptions{.max_output_bytes = 3 * output}), "");
+  int64_t steps = 1;
+  while (!Refusal(TagOf(1, schema), GateOptions{.max_steps = steps}).empty()) steps *= 2;
+  EXPECT_NE(Refusal(TagOf(10, schema), GateOptions{.max_steps = steps}), "");
+  const Json pattern = {{"type", "structural_tag"},
+                        {"format",
+                         {{"type", "sequence"},
+                          {"elements", Json::array({{{"type", "regex"}, {"pattern", "[a-f]{1,300}"}},
+                                                    {{"type", "regex"}, {"pattern", "[a-f]{1,300}"}}})}}}};
+  const auto bytes = static_cast<int64_t>(std::get<std::string>(GateRegex("[a-f]{1,300}", {})).size());
+  EXPECT_EQ(Refusal(pattern, GateOptions{.max_output_bytes = 2 * bytes}), "");
+  EXPECT_THAT(Refusal(pattern, GateOptions{.max_output_bytes = 2 * bytes - 1}),
+              testing::StartsWith("/format/elements/1"));
 }
 
 }  // namespace
