@@ -5,8 +5,10 @@ import io
 import json
 import os
 import unittest
+import urllib.error
+import urllib.request
 
-from cluster.harness import ROOT, tiny
+from cluster.harness import ROOT, children, grpc, tiny
 from cluster.harness.offline_engine import CASES, GREEDY, MODEL, PACKAGE, SETTINGS
 from cluster.harness.page_blocks import Machine, marked_blocks
 from somnus import LLM, BeamSearchParams, PoolingParams, SamplingParams, StructuredOutputsParams, metrics
@@ -258,6 +260,26 @@ class Engine(unittest.TestCase):
         with contextlib.redirect_stderr(io.StringIO()) as nothing:
             self.llm.generate(["abc"], SamplingParams(max_tokens=1), use_tqdm=False)
         self.assertEqual(nothing.getvalue(), "")
+
+    def test_its_ports_are_for_this_program_alone(self):
+        """Other users of the machine reach the ports, but have no key: each listener refuses them, and no command line tells."""
+        process = self.llm._process  # pylint: disable=protected-access
+        for port, path in ((process.port, "/v1/models"), (process.admin_port, "/status")):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60)
+            self.assertEqual(refused.exception.code, 401)
+        for pid in [process.pid, *children(process.pid)]:
+            with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+                command = file.read()
+            self.assertNotIn(process.key, command)
+            self.assertNotIn(process.admin_key, command)
+        if grpc is None:
+            self.skipTest("no gRPC for Python: tools/setup.sh tests")
+        for port, method in ((process.grpc_port, "InferenceService/ListModels"), (process.control_port, "ControlService/GetStatus")):
+            with grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.enable_http_proxy", 0)]) as channel:
+                with self.assertRaises(grpc.RpcError) as refused:
+                    channel.unary_unary(f"/somnus.v1.{method}")(b"", timeout=60)
+            self.assertEqual(refused.exception.code(), grpc.StatusCode.UNAUTHENTICATED)
 
     def test_a_forked_process_leaves_the_engine_alone(self):
         pid = os.fork()
