@@ -22,6 +22,7 @@
 #include "coordinator/engine/engine_report.h"
 #include "coordinator/request/request_bytes.h"
 #include "coordinator/residency/declined.h"
+#include "coordinator/scheduler/request_check.h"
 
 namespace somnus {
 namespace {
@@ -61,7 +62,7 @@ absl::Status EngineLoop::CheckRequests(const EngineOptions& options,
                                        const std::vector<EngineRequest>& requests) {
   for (const EngineRequest& request : requests) {
     if (request.sink == nullptr) return absl::InvalidArgumentError("request has no sink");
-    RETURN_IF_ERROR(Scheduler::Check(options.scheduler, request));
+    RETURN_IF_ERROR(CheckRequest(options.scheduler, request));
     for (int32_t id : request.prompt) {
       if (id >= 0 && id < options.vocab_size) continue;
       return absl::InvalidArgumentError(absl::StrCat("prompt: token id ", id, " is out of vocabulary"));

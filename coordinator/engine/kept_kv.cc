@@ -57,7 +57,7 @@ void KeptKv::NoteSlept(const SleepSpec& changes) {
   if (!options_.keep_kv_on_sleep) return;
   LogInfo("{}{} KV blocks are kept in host memory, with those of {} open requests", options_.log_name,
           scheduler_.blocks().host().pool().num_used(),
-          scheduler_.num_suspended() + scheduler_.num_swapped());
+          scheduler_.sequences().num_suspended() + scheduler_.num_swapped());
 }
 
 void KeptKv::NoteWoken(const std::vector<std::string>& tags) {

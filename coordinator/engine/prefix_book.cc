@@ -119,9 +119,9 @@ void PrefixBook::Apply(Scheduler* scheduler) {
   }
   for (Change& change : changes) {
     if (change.pin.has_value()) {
-      scheduler->Pin(*std::move(change.pin));
+      scheduler->pins().Add(*std::move(change.pin));
     } else {
-      scheduler->Unpin(change.id);
+      scheduler->pins().Remove(change.id);
     }
   }
 }

@@ -50,12 +50,8 @@ class Scheduler {
   explicit Scheduler(const SchedulerOptions& options);
   Scheduler(const Scheduler&) = delete;
 
-  // InvalidArgument for a request that can never be served: an empty prompt, a prompt beyond max_model_len,
-  // more blocks than there are, or more bytes than a step carries. Depends on the options alone.
-  static absl::Status Check(const SchedulerOptions& options, const EngineRequest& request);
-
-  // Queues a request that passed Check; its id must not be live. A request with progress goes on from there:
-  // its sequence waits like a preempted sequence.
+  // Queues a request that passed CheckRequest; its id must not be live. A request with progress goes on from
+  // there: its sequence waits like a preempted sequence.
   SequencePtr Add(EngineRequest request) { return sequences_.Add(std::move(request)); }
   // Ends a live sequence and frees its blocks at once (see block_manager.h for why that is safe with steps in
   // flight). Null when the id is not live.
@@ -111,16 +107,14 @@ class Scheduler {
   void ResetPrefixCache() { blocks_.ResetPrefixCache(); }
   std::vector<BlockEvent> TakeCacheEvents() { return blocks_.cache().TakeEvents(); }
   std::vector<BlockStay> TakeBlockStays() { return blocks_.TakeStays(); }
-  void Pin(PrefixPin pin) { blocks_.pins().Add(std::move(pin)); }
-  void Unpin(const std::string& id) { blocks_.pins().Remove(id); }
+  PrefixPins& pins() { return blocks_.pins(); }
   // BlockManager::SetLimit. One sequence of max_model_len must fit.
   void SetBlockLimit(int32_t num_blocks) { blocks_.SetLimit(num_blocks); }
 
   int32_t num_running() const { return sequences_.num_running(); }
   int32_t num_waiting() const { return static_cast<int32_t>(sequences_.waiting().size()); }
-  // How many of the waiting sequences have run before; of these, how many are suspended, and swapped out.
+  // How many of the waiting sequences have run before; of these, how many are swapped out.
   int32_t num_preempted() const { return sequences_.num_preempted(); }
-  int32_t num_suspended() const { return sequences_.num_suspended(); }
   int32_t num_swapped() const { return host_tier_.num_swapped(); }
   bool has_sequences() const { return !sequences_.empty(); }
   const SchedulerStats& stats() const { return stats_; }

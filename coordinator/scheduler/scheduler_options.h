@@ -48,6 +48,13 @@ struct SchedulerOptions {
   bool fills_stages = true;
 };
 
+// The block manager's options, with the step's size that the scheduler decides.
+inline BlockManagerOptions BlockOptionsOf(const SchedulerOptions& options) {
+  BlockManagerOptions blocks = options.blocks;
+  blocks.max_step_tokens = options.max_num_batched_tokens;
+  return blocks;
+}
+
 // The most blocks that a sequence of max_model_len has at once.
 inline int32_t BlocksOfLongest(const SchedulerOptions& options) {
   const int32_t block_size = options.blocks.block_size;

@@ -7,7 +7,7 @@
 
 namespace somnus {
 
-absl::Status CheckCudaDevice(int index) { return cuda_device::CudaDevice::Check(index); }
+absl::Status CheckCudaDevice(int index) { return cuda_device::CheckDevice(index); }
 
 absl::StatusOr<std::unique_ptr<Device>> Device::CreateCuda(int index) {
   absl::StatusOr<std::unique_ptr<cuda_device::CudaDevice>> device = cuda_device::CudaDevice::Create(index);

@@ -68,24 +68,6 @@ absl::Status CheckDriver() {
   return CheckDriverVersion(driver, runtime, LoadedDriverRelease());
 }
 
-absl::Status CheckIndex(int index) {
-  RETURN_IF_ERROR(CheckDriver());
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error != cudaSuccess) cudaGetLastError();
-  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
-    return absl::UnavailableError("no CUDA device: the NVIDIA driver shows none to this process");
-  }
-  if (error != cudaSuccess) {
-    return absl::UnavailableError(absl::StrCat("no CUDA device: ", cudaGetErrorString(error)));
-  }
-  if (index < 0 || index >= count) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no CUDA device ", index, ": this process sees ", count, ", counted from 0"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<ChipLimits> ReadChip(int index) {
   const auto attribute = [&](cudaDeviceAttr name) -> absl::StatusOr<int> {
     int value = 0;
@@ -116,10 +98,26 @@ absl::StatusOr<std::unique_ptr<Gemm>> OpenGemm(const ChipLimits& chip, const Deb
 
 }  // namespace
 
-absl::Status CudaDevice::Check(int index) { return CheckIndex(index); }
+absl::Status CheckDevice(int index) {
+  RETURN_IF_ERROR(CheckDriver());
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) cudaGetLastError();
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    return absl::UnavailableError("no CUDA device: the NVIDIA driver shows none to this process");
+  }
+  if (error != cudaSuccess) {
+    return absl::UnavailableError(absl::StrCat("no CUDA device: ", cudaGetErrorString(error)));
+  }
+  if (index < 0 || index >= count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no CUDA device ", index, ": this process sees ", count, ", counted from 0"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
-  RETURN_IF_ERROR(CheckIndex(index));
+  RETURN_IF_ERROR(CheckDevice(index));
   ASSIGN_OR_RETURN(const DebugSwitches switches, ReadDebugSwitches());
   RETURN_IF_ERROR(ToStatus(cudaSetDevice(index), "choosing the CUDA device"));
   std::unique_ptr<CudaDevice> device(new CudaDevice);
@@ -151,7 +149,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
   return device;
 }
 
-CudaDevice::CudaDevice() = default;
+CudaDevice::CudaDevice() : swaps_(this) {}
 
 CudaDevice::~CudaDevice() {
   uploader_.reset();
@@ -159,11 +157,6 @@ CudaDevice::~CudaDevice() {
   if (stream_ == nullptr) return;
   cudaStreamSynchronize(stream_);
   cudaStreamDestroy(stream_);
-  if (swap_stream_ == nullptr) return;
-  cudaStreamSynchronize(swap_stream_);
-  cudaStreamDestroy(swap_stream_);
-  if (swaps_may_begin_ != nullptr) cudaEventDestroy(swaps_may_begin_);
-  if (swaps_done_ != nullptr) cudaEventDestroy(swaps_done_);
 }
 
 std::string CudaDevice::Describe() const { return name_; }
@@ -223,29 +216,6 @@ void CudaDevice::FreePinned(void* data) {
   cudaError_t error = cudaSetDevice(index_);
   if (error == cudaSuccess) error = cudaFreeHost(data);
   Record(error, "freeing pinned host memory");
-}
-
-cudaStream_t CudaDevice::BeginSwaps() {
-  cudaError_t error = cudaSuccess;
-  if (swap_stream_ == nullptr) error = cudaStreamCreateWithFlags(&swap_stream_, cudaStreamNonBlocking);
-  for (cudaEvent_t* event : {&swaps_may_begin_, &swaps_done_}) {
-    if (error == cudaSuccess && *event == nullptr)
-      error = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
-  }
-  if (error == cudaSuccess) error = cudaEventRecord(swaps_may_begin_, stream_);
-  if (error == cudaSuccess) error = cudaStreamWaitEvent(swap_stream_, swaps_may_begin_, 0);
-  Record(error, "beginning a swap");
-  return error == cudaSuccess ? swap_stream_ : nullptr;
-}
-
-void CudaDevice::EndSwaps() {
-  Record(cudaEventRecord(swaps_done_, swap_stream_), "ending a swap");
-  awaits_swaps_ = true;
-}
-
-void CudaDevice::AwaitSwaps() {
-  if (!std::exchange(awaits_swaps_, false)) return;
-  Record(cudaStreamWaitEvent(stream_, swaps_done_, 0), "waiting for a swap");
 }
 
 DeviceUploader* CudaDevice::uploader() { return uploader_.get(); }
@@ -326,7 +296,7 @@ absl::Status CudaDevice::Synchronize() {
   ++calls_of_this_thread.waits;
   if (uploader_ != nullptr) Record(uploader_->Wait());
   Record(cudaStreamSynchronize(stream_), "waiting for the device");
-  if (swap_stream_ != nullptr) Record(cudaStreamSynchronize(swap_stream_), "waiting for swaps");
+  swaps_.Synchronize();
   return TakeError();
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/debug_switches.h"
+#include "kernels/cuda/swap_stream.h"
 #include "kernels/cuda_api.h"
 #include "kernels/device.h"
 #include "kernels/op_table.h"
@@ -29,12 +30,13 @@ struct ChipLimits {
   int64_t l2_bytes = 0;
 };
 
+// CheckCudaDevice of check.h.
+absl::Status CheckDevice(int index);
+
 class CudaDevice final : public Device {
  public:
-  // CheckCudaDevice of check.h.
-  static absl::Status Check(int index);
-  // The errors of Check; Unavailable for a chip that this program has no code for; InvalidArgument for a word
-  // in SOMNUS_CUDA_DISABLE that is no switch.
+  // The errors of CheckDevice; Unavailable for a chip that this program has no code for; InvalidArgument for
+  // a word in SOMNUS_CUDA_DISABLE that is no switch.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(int index);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
@@ -60,7 +62,7 @@ class CudaDevice final : public Device {
   absl::Status CopyFromProcess(absl::string_view handle, int64_t offset, int64_t bytes, void* host) override;
   absl::Status Synchronize() override;
   HostCalls CallsOfThisThread() const override;
-  void AwaitSwaps() override;
+  void AwaitSwaps() override { swaps_.Await(); }
 
   int index() const { return index_; }
   cudaStream_t stream() const { return stream_; }
@@ -71,16 +73,11 @@ class CudaDevice final : public Device {
   // Aligned to 256 bytes. Each op uses the workspace from the start; no contents outlive the op.
   char* workspace() const { return workspace_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  // False when there is no library for matrix products; our own kernels then compute all of them.
-  bool has_gemm() const { return gemm_ != nullptr; }
-  Gemm& gemm() const { return *gemm_; }
+  // Null when there is no library for matrix products; our own kernels then compute all of them.
+  Gemm* gemm() const { return gemm_.get(); }
   // The same object as uploader(), which also takes rows of f32.
   WeightUploader& weight_uploader() const { return *uploader_; }
-
-  // The stream of swaps, which goes on after everything that is queued so far; null after an error, which is
-  // recorded. EndSwaps marks the point that AwaitSwaps waits for. Not within a capture.
-  cudaStream_t BeginSwaps();
-  void EndSwaps();
+  SwapStream& swaps() { return swaps_; }
 
   // Keeps the first error, with the name of the failed operation; Synchronize returns the error.
   void Record(cudaError_t error, const char* what);
@@ -108,10 +105,7 @@ class CudaDevice final : public Device {
   absl::flat_hash_set<const void*> opted_;  // kernels that may have all shared memory
   std::mutex error_mu_;
   absl::Status error_;  // the first error since TakeError
-  // Made by the first swap.
-  cudaStream_t swap_stream_ = nullptr;
-  cudaEvent_t swaps_may_begin_ = nullptr, swaps_done_ = nullptr;
-  bool awaits_swaps_ = false;  // ops that are queued now may overtake swaps
+  SwapStream swaps_;
 };
 
 inline CudaDevice& AsCuda(Device& device) { return static_cast<CudaDevice&>(device); }

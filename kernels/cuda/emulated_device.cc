@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateEmulatedCudaDevice(const EmulatedC
   return *std::move(device);
 }
 
-absl::Status CheckEmulatedCudaDevice(int index) { return cuda_emulated::CudaDevice::Check(index); }
+absl::Status CheckEmulatedCudaDevice(int index) { return cuda_emulated::CheckDevice(index); }
 
 absl::StatusOr<void*> AllocateEmulatedDevice(int64_t bytes) {
   void* data = nullptr;

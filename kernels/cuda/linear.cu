@@ -158,7 +158,7 @@ absl::StatusOr<GemmCall> PrepareGemm(CudaDevice& device, const TensorView& x, co
 absl::Status RunGemm(CudaDevice& device, const TensorView& x, const LinearWeight& w, const float* bias,
                      const TensorView& y) {
   const absl::StatusOr<GemmCall> call = PrepareGemm(device, x, w, bias, y);
-  return call.ok() ? device.gemm().Run(device, *call) : call.status();
+  return call.ok() ? device.gemm()->Run(device, *call) : call.status();
 }
 
 // Enough weights that a round leaves nothing of the first weight in the L2 cache: that weight is read again
@@ -184,7 +184,9 @@ absl::StatusOr<std::vector<GemmCall>> CallsToMeasure(CudaDevice& device, const T
 
 // Returns whether our own kernels make the products of every number of rows, as with batch invariance and
 // without the library.
-bool OwnKernelsAlone(const CudaDevice& device) { return device.batch_invariant() || !device.has_gemm(); }
+bool OwnKernelsAlone(const CudaDevice& device) {
+  return device.batch_invariant() || device.gemm() == nullptr;
+}
 
 LinearShape ShapeOf(const CudaDevice& device, const TensorView& x, const LinearWeight& w) {
   const int64_t width = 16 / SizeOf(w.dtype);
@@ -227,16 +229,16 @@ bool TuneLinear(Device& device, const TensorView& x, const LinearWeight* weights
     return false;
   }
   const absl::StatusOr<std::vector<GemmCall>> calls = CallsToMeasure(cuda, x, weights, num_weights, bias, y);
-  const int64_t before = cuda.gemm().stats().measured;
-  const absl::Status status = calls.ok() ? cuda.gemm().Tune(cuda, *calls) : calls.status();
+  const int64_t before = cuda.gemm()->stats().measured;
+  const absl::Status status = calls.ok() ? cuda.gemm()->Tune(cuda, *calls) : calls.status();
   if (!status.ok() && !absl::IsUnimplemented(status)) cuda.Record(status);
-  return cuda.gemm().stats().measured > before;
+  return cuda.gemm()->stats().measured > before;
 }
 
 int64_t LinearWorkspaceBytes(const CudaDevice& device, const OpsLimits& limits) {
-  if (!device.has_gemm()) return 0;
+  if (device.gemm() == nullptr) return 0;
   return BiasBytes(DataType::kF32, std::max(limits.max_n, limits.vocab_size)) +
-         device.gemm().WorkspaceBytes();
+         device.gemm()->WorkspaceBytes();
 }
 
 void PackWeightRows(const Device& device, const LinearWeight& weight, int64_t row_begin, int64_t num_rows,

@@ -92,7 +92,7 @@ void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
                                    [](const KvCacheView& layer) { return IsAlignedTo(layer.data, 16); });
   const CopyPlan plan = PlanCopy(bytes, aligned);
   if (plan.words == 0) return;
-  const cudaStream_t stream = cuda.BeginSwaps();
+  const cudaStream_t stream = cuda.swaps().Begin();
   if (stream == nullptr) return;
   SwapArgs args{};
   args.words = plan.words;
@@ -113,7 +113,7 @@ void SwapBlocks(Device& device, const KvCacheView* layers, int64_t num_layers, c
                       : LaunchSwap<uint8_t>(cuda, stream, config, direction, args);
     }
   }
-  cuda.EndSwaps();
+  cuda.swaps().End();
   if (direction == SwapDirection::kToDevice) cuda.AwaitSwaps();
 }
 

@@ -90,7 +90,7 @@ TEST_F(DeviceSettingsTest, WithoutTheLibraryOurOwnKernelsMakeAllProducts) {
   Set([](Options* options) { options->has_matrix_library = false; });
   ExpectProductsOfEveryRoute();
   CudaBench bench(LinearLimits(70, 40, 64));
-  EXPECT_FALSE(cuda::AsCuda(*bench.device).has_gemm());
+  EXPECT_EQ(cuda::AsCuda(*bench.device).gemm(), nullptr);
   IntegerProduct product(*bench.device, {DataType::kBF16, DataType::kBF16, 70, 40, 64, false, {}, {}});
   EXPECT_FALSE(product.Tune()) << "there is nothing to measure";
 }
@@ -98,7 +98,7 @@ TEST_F(DeviceSettingsTest, WithoutTheLibraryOurOwnKernelsMakeAllProducts) {
 TEST_F(DeviceSettingsTest, LibraryCanBeTurnedOff) {
   Disable("cublaslt");
   ExpectProductsOfEveryRoute();
-  EXPECT_FALSE(cuda::AsCuda(*MakeCudaDevice()).has_gemm());
+  EXPECT_EQ(cuda::AsCuda(*MakeCudaDevice()).gemm(), nullptr);
 }
 
 TEST_F(DeviceSettingsTest, WhatIsNoSwitchIsAnError) {

@@ -22,7 +22,7 @@ struct Tuned {
     EXPECT_TRUE(loaded.ok()) << loaded.status();
     if (loaded.ok()) group = *std::move(loaded);
   }
-  Gemm::Stats stats() const { return AsCuda(*device).gemm().stats(); }
+  Gemm::Stats stats() const { return AsCuda(*device).gemm()->stats(); }
 
   Device* device = nullptr;
   std::unique_ptr<RankGroup> group;

@@ -9,6 +9,7 @@
 #include "coordinator/adapters/adapter_registry.h"
 #include "coordinator/engine/engine_report.h"
 #include "tests/engine/engine_adapters_fixture.h"
+#include "tests/engine/process_clocks.h"
 
 namespace somnus {
 namespace {
@@ -148,26 +149,8 @@ TEST_F(EngineAdaptersTest, AnAdapterThatCannotBeReadChangesNothing) {
 TEST(EngineAdaptersReadyTest, ALoadThatDoesNotEndIsNotReady) {
   EngineOptions options = SmallEngine();
   options.step_stall = absl::Seconds(60);
-  absl::Mutex mu;
-  MonotonicTime now = absl::Seconds(5), stood_still = absl::ZeroDuration();
-  const absl::Time begin = absl::FromUnixSeconds(1'800'000'000);
-  options.running_now = [&] {
-    absl::MutexLock lock(&mu);
-    return now - stood_still;
-  };
-  options.monotonic_now = [&] {
-    absl::MutexLock lock(&mu);
-    return now;
-  };
-  options.now = [&] {
-    absl::MutexLock lock(&mu);
-    return begin + (now - absl::Seconds(5));
-  };
-  const auto pass = [&](absl::Duration duration, bool stands_still) {
-    absl::MutexLock lock(&mu);
-    now += duration;
-    if (stands_still) stood_still += duration;
-  };
+  ProcessClocks clocks;
+  clocks.Set(&options);
   FakeExecutor executor(SmallWorker(options));
   executor.HoldAdapterReads(true);
   executor.HoldLifecycle(true);
@@ -178,16 +161,16 @@ TEST(EngineAdaptersReadyTest, ALoadThatDoesNotEndIsNotReady) {
   const Ticket base = MakeTicket("base", 5, 3);
   ASSERT_TRUE(loop->Submit(base.request).ok());
   ASSERT_TRUE(base.sink->Wait());  // by now the loop has shown that steps go on
-  pass(absl::Seconds(61), /*stands_still=*/false);
+  clocks.Pass(absl::Seconds(61));
   EXPECT_EQ(loop->Stats().stall, absl::OkStatus()) << "no request waits while the workers read the files";
   executor.HoldAdapterReads(false);
   while (executor.lifecycle_calls().empty()) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(loop->Stats().stall, absl::OkStatus());
-  pass(absl::Hours(1), /*stands_still=*/true);
+  clocks.PassWhileStopped(absl::Hours(1));
   EXPECT_EQ(loop->Stats().stall, absl::OkStatus()) << "a process that was stopped has not loaded";
-  pass(absl::Seconds(61), /*stands_still=*/false);
+  clocks.Pass(absl::Seconds(61));
   const StateReport report = ReportState(loop->Stats());
-  EXPECT_EQ(report.since, begin + absl::Seconds(61));
+  EXPECT_EQ(report.since, clocks.begin + absl::Seconds(61));
   EXPECT_EQ(report.what, "Requests wait for a change of the adapters, for longer than 1m.");
   EXPECT_THAT(report.way_out, HasSubstr("somnus abort-call"));
   executor.HoldLifecycle(false);

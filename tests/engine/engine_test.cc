@@ -2,8 +2,8 @@
 
 #include <thread>
 
-#include "absl/synchronization/mutex.h"
 #include "tests/engine/engine_test_util.h"
+#include "tests/engine/process_clocks.h"
 
 namespace somnus {
 namespace {
@@ -155,40 +155,19 @@ TEST(EngineTest, AStepThatHangsIsNotHealthyLongBeforeItsDeadline) {
   EngineOptions options = SmallEngine();
   options.step_stall = absl::Seconds(60);
   options.step_timeout = absl::Hours(1);
-  absl::Mutex mu;
-  MonotonicTime now = absl::Seconds(5), stood_still = absl::ZeroDuration();
-  absl::Time wall = absl::Now();
-  options.running_now = [&] {
-    absl::MutexLock lock(&mu);
-    return now - stood_still;
-  };
-  options.monotonic_now = [&] {
-    absl::MutexLock lock(&mu);
-    return now;
-  };
-  options.now = [&] {
-    absl::MutexLock lock(&mu);
-    return wall;
-  };
+  ProcessClocks clocks;
+  clocks.Set(&options);
   FakeExecutor executor(SmallWorker(options));
   executor.Hold(true);
   EngineLoop engine(options, &executor, nullptr);
   Ticket ticket = MakeTicket("a", 5, 5);
   ASSERT_TRUE(engine.Submit(ticket.request).ok());
   while (executor.num_waits() == 0) std::this_thread::yield();
-  const auto pass = [&](absl::Duration duration) {
-    absl::MutexLock lock(&mu);
-    now += duration;
-  };
-  {
-    absl::MutexLock lock(&mu);
-    wall += absl::Hours(24 * 365);  // the wall clock is set
-    now += absl::Minutes(6);        // this process is stopped: no rank's fault
-    stood_still += absl::Minutes(6);
-  }
-  pass(absl::Seconds(60));
+  clocks.SetWallAhead(absl::Hours(24 * 365));
+  clocks.PassWhileStopped(absl::Minutes(6));  // no rank's fault
+  clocks.Pass(absl::Seconds(60));
   EXPECT_TRUE(engine.Health().ok()) << engine.Health();
-  pass(absl::Seconds(1));
+  clocks.Pass(absl::Seconds(1));
   EXPECT_EQ(What(engine.Health()), "Step 1 has been under way for longer than 1m.");
   EXPECT_EQ(engine.state(), EngineState::kAwake) << "it may still end";
   executor.SetProgress(absl::UnavailableError("rank 1 (pid 7) has been in step 1 for longer than 1m"));
@@ -197,7 +176,7 @@ TEST(EngineTest, AStepThatHangsIsNotHealthyLongBeforeItsDeadline) {
   executor.Hold(false);
   ASSERT_TRUE(ticket.sink->Wait());
   EXPECT_EQ(ticket.sink->tokens(), Reference(ticket));
-  pass(absl::Hours(9));
+  clocks.Pass(absl::Hours(9));
   EXPECT_TRUE(engine.Health().ok()) << "nothing is under way";
 }
 

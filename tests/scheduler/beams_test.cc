@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "coordinator/scheduler/request_check.h"
 #include "tests/scheduler/reference_beams.h"
 
 namespace somnus {
@@ -265,7 +266,7 @@ TEST(BeamsTest, OutlivesASleepThatKeepsItsBlocks) {
     harness.RunToEnd();
     ExpectExactAnswer(beams, harness);
     EXPECT_EQ(harness.worker.num_computed_tokens(), 9 + 4 * 7) << "after step " << after;
-    EXPECT_EQ(harness.scheduler.num_suspended(), 0);
+    EXPECT_EQ(harness.scheduler.sequences().num_suspended(), 0);
   }
 }
 
@@ -306,7 +307,7 @@ TEST(BeamsTest, BadLogitsOfOneBeamEndTheGroupAndNothingElse) {
 
 TEST(BeamsTest, RefusesWhatCanNeverBeServed) {
   SchedulerOptions options = SmallOptions(/*num_blocks=*/1 + 30);
-  const auto check = [&](const EngineRequest& request) { return Scheduler::Check(options, request); };
+  const auto check = [&](const EngineRequest& request) { return CheckRequest(options, request); };
   EXPECT_EQ(check(BeamRequest("b", 8, 8, 8)), absl::OkStatus());
   const absl::Status too_wide = check(BeamRequest("b", 9, 8, 8));
   EXPECT_EQ(too_wide.code(), absl::StatusCode::kInvalidArgument);

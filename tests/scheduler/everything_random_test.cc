@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "coordinator/scheduler/request_check.h"
 #include "tests/scheduler/fake_drafter.h"
 #include "tests/scheduler/reference_beams.h"
 
@@ -168,7 +169,7 @@ class RandomRun {
     const int num_choices = kind == 1 ? 2 + Below(4) : 1;
     for (int choice = 0; choice < num_choices; ++choice) {
       ++num_arrived_;
-      if (const absl::Status status = Scheduler::Check(options_, request); !status.ok()) {
+      if (const absl::Status status = CheckRequest(options_, request); !status.ok()) {
         ++num_refused_;
         EXPECT_TRUE(options_.blocks.num_blocks < kRoomForAny || has_few_step_bytes()) << status;
         return;
@@ -184,10 +185,10 @@ class RandomRun {
     if (pins_.size() < 3 && Below(2) == 0) {
       pins_.push_back(id);
       const std::vector<int32_t> tokens = MakeRequest("", 4 * (1 + Below(4)), 0, 100 * Below(3)).prompt;
-      harness_.scheduler.Pin({id, tokens, Salt()});
+      harness_.scheduler.pins().Add({id, tokens, Salt()});
     } else if (!pins_.empty()) {
       const auto pin = pins_.begin() + Below(static_cast<uint32_t>(pins_.size()));
-      harness_.scheduler.Unpin(*pin);
+      harness_.scheduler.pins().Remove(*pin);
       pins_.erase(pin);
     }
     num_pinned_ += harness_.scheduler.blocks().pins().num_blocks();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/scheduler/request_check.h"
 #include "tests/scheduler/reference_beams.h"
 
 namespace somnus {
@@ -25,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(Depths, PinsTest, testing::Values(0, 1));
 TEST_P(PinsTest, APinnedPromptIsCachedHoweverOftenTheCacheIsTurnedOver) {
   for (const bool pins : {false, true}) {
     Harness harness(SmallOptions(/*num_blocks=*/21), depth());
-    if (pins) harness.scheduler.Pin(MakePin("pin", 12));
+    if (pins) harness.scheduler.pins().Add(MakePin("pin", 12));
     harness.Run(MakeRequest("first", 13, 1));
     for (int i = 0; i < 20; ++i) harness.Add(MakeRequest(std::to_string(i), 30, 10, 100 * (i + 1)));
     harness.RunToEnd();
@@ -41,8 +42,8 @@ TEST_P(PinsTest, APinnedPromptIsCachedHoweverOftenTheCacheIsTurnedOver) {
 
 TEST_P(PinsTest, ASequenceThatNeedsTheWholeCacheIsAdmitted) {
   Harness harness(SmallOptions(/*num_blocks=*/21), depth());  // 80 tokens
-  harness.scheduler.Pin(MakePin("a", 12));
-  harness.scheduler.Pin(MakePin("b", 8, 500));
+  harness.scheduler.pins().Add(MakePin("a", 12));
+  harness.scheduler.pins().Add(MakePin("b", 8, 500));
   harness.Run(MakeRequest("a", 13, 1), MakeRequest("b", 9, 1, 500));
   ASSERT_EQ(NumHeld(harness, 0) + NumHeld(harness, 1), 5);
   const EngineRequest long_one = MakeRequest("long", 70, 5, 1000);  // 19 of 20 blocks
@@ -58,8 +59,8 @@ TEST_P(PinsTest, ASequenceThatNeedsTheWholeCacheIsAdmitted) {
 
 TEST_P(PinsTest, NoMorePinsGiveWayThanHaveTo) {
   Harness harness(SmallOptions(/*num_blocks=*/21), depth());
-  harness.scheduler.Pin(MakePin("a", 12));
-  harness.scheduler.Pin(MakePin("b", 12, 500));
+  harness.scheduler.pins().Add(MakePin("a", 12));
+  harness.scheduler.pins().Add(MakePin("b", 12, 500));
   harness.Run(MakeRequest("a", 13, 1), MakeRequest("b", 13, 1, 500));
   const EngineRequest request = MakeRequest("c", 60, 5, 1000);  // 17 blocks
   harness.Run(request);
@@ -70,7 +71,7 @@ TEST_P(PinsTest, NoMorePinsGiveWayThanHaveTo) {
 
 TEST_P(PinsTest, ASequenceThatGrowsAloneIsNotPreempted) {
   Harness harness(SmallOptions(/*num_blocks=*/14), depth());  // 52 tokens
-  harness.scheduler.Pin(MakePin("a", 12));
+  harness.scheduler.pins().Add(MakePin("a", 12));
   harness.Run(MakeRequest("a", 13, 1));
   const EngineRequest growing = MakeRequest("growing", 20, 30, 1000);
   harness.Run(growing);
@@ -81,7 +82,7 @@ TEST_P(PinsTest, ASequenceThatGrowsAloneIsNotPreempted) {
 
 TEST_P(PinsTest, WhileOthersRunASequenceWaitsAndPinsStay) {
   Harness harness(SmallOptions(/*num_blocks=*/21), depth());
-  harness.scheduler.Pin(MakePin("a", 12));
+  harness.scheduler.pins().Add(MakePin("a", 12));
   harness.Run(MakeRequest("a", 13, 1));
   const EngineRequest one = MakeRequest("one", 20, 20, 1000), two = MakeRequest("two", 40, 20, 2000);
   harness.Run(one, two);
@@ -93,13 +94,13 @@ TEST_P(PinsTest, WhileOthersRunASequenceWaitsAndPinsStay) {
 
 TEST_P(PinsTest, BeamsThatNeedTheWholeCacheGetIt) {
   Harness harness(SmallOptions(/*num_blocks=*/13), depth());
-  harness.scheduler.Pin(MakePin("a", 32));
+  harness.scheduler.pins().Add(MakePin("a", 32));
   harness.Run(MakeRequest("a", 33, 1));
   ASSERT_EQ(NumHeld(harness), 8);
   // The search begins with two of the pinned blocks, and a single beam takes seven in the end.
   EngineRequest beams = BeamRequest("beams", 2, 8, 20);
   ParamsOf(&beams)->ignore_eos = true;
-  ASSERT_TRUE(Scheduler::Check(SmallOptions(13), beams).ok());
+  ASSERT_TRUE(CheckRequest(SmallOptions(13), beams).ok());
   harness.Run(beams);
   ASSERT_FALSE(HasFatalFailure());
   ExpectExactAnswer(beams, harness);
@@ -109,7 +110,7 @@ TEST_P(PinsTest, BeamsThatNeedTheWholeCacheGetIt) {
 
 TEST_P(PinsTest, ALossOfTheWorkersLosesTheBlocksAndARequestBringsThemBack) {
   Harness harness(SmallOptions(), depth());
-  harness.scheduler.Pin(MakePin("a", 12));
+  harness.scheduler.pins().Add(MakePin("a", 12));
   const EngineRequest request = MakeRequest("a", 13, 10);
   harness.Add(request);
   for (int i = 0; i < 4; ++i) harness.Step();
@@ -126,7 +127,7 @@ TEST_P(PinsTest, ASleepThatKeepsBlocksKeepsPinnedOnes) {
   SchedulerOptions options = SmallOptions(/*num_blocks=*/21);
   options.blocks.num_host_blocks = 3;
   Harness harness(options, depth());
-  harness.scheduler.Pin(MakePin("a", 12));
+  harness.scheduler.pins().Add(MakePin("a", 12));
   harness.Run(MakeRequest("a", 13, 1));
   harness.Run(MakeRequest("other", 30, 1, 1000));
   harness.SleepKeeping();
@@ -139,7 +140,7 @@ TEST_P(PinsTest, ASleepThatKeepsBlocksKeepsPinnedOnes) {
 
 TEST_P(PinsTest, BadLogitsTakeTheBlocksFromThePin) {
   Harness harness(SmallOptions(), depth());
-  harness.scheduler.Pin(MakePin("a", 12));
+  harness.scheduler.pins().Add(MakePin("a", 12));
   harness.worker.MakeNan(1, 0);
   harness.Run(MakeRequest("bad", 13, 5));
   EXPECT_EQ(harness.answers["bad"].reason, FinishReason::kError);

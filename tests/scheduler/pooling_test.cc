@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/scheduler/request_check.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
@@ -53,8 +54,8 @@ TEST(PoolingTest, PromptsOfAnyLengthAreComputedInChunksAmongOthers) {
 
 TEST(PoolingTest, APromptThatFillsTheContextIsTaken) {
   const SchedulerOptions options = SmallOptions();
-  EXPECT_TRUE(Scheduler::Check(options, PoolingRequest("a", kSmallModelLen, Pooling::kLast)).ok());
-  EXPECT_FALSE(Scheduler::Check(options, PoolingRequest("a", kSmallModelLen + 1, Pooling::kLast)).ok());
+  EXPECT_TRUE(CheckRequest(options, PoolingRequest("a", kSmallModelLen, Pooling::kLast)).ok());
+  EXPECT_FALSE(CheckRequest(options, PoolingRequest("a", kSmallModelLen + 1, Pooling::kLast)).ok());
 }
 
 TEST(PoolingTest, OnlyTheLastTokensVectorTakesACachedPrefix) {
@@ -80,7 +81,7 @@ TEST(PoolingTest, APreemptionBeginsAgainWhereRowsWouldBeMissing) {
     harness.Add(request);
     RunIntoPrompt(&harness);
     harness.SleepKeeping();
-    EXPECT_EQ(harness.scheduler.num_suspended(), pooling == Pooling::kLast ? 1 : 0);
+    EXPECT_EQ(harness.scheduler.sequences().num_suspended(), pooling == Pooling::kLast ? 1 : 0);
     harness.WakeKeeping();
     harness.RunToEnd();
     ExpectPooled(harness, request);

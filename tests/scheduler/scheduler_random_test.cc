@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "coordinator/scheduler/request_check.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
@@ -52,7 +53,7 @@ Load RunLoad(uint32_t seed, size_t depth) {
       EngineRequest request = RandomRequest(&random, std::to_string(i));
       if (random() % 10 == 0) OwnSampling(&request)->temperature = -1;
       const int num_choices = random() % 3 == 0 ? 1 + static_cast<int>(random() % 6) : 1;
-      for (int choice = 0; choice < num_choices && Scheduler::Check(options, request).ok(); ++choice) {
+      for (int choice = 0; choice < num_choices && CheckRequest(options, request).ok(); ++choice) {
         load.requests[request.id] = request;
         harness.Add(request);
         request.fork_of = std::to_string(i);

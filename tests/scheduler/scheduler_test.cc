@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/scheduler/request_check.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
@@ -250,13 +251,13 @@ TEST(SchedulerTest, PriorityIsServedFirstAndPreemptedLast) {
 
 TEST(SchedulerTest, ChecksWhatCanNeverBeServed) {
   SchedulerOptions options = SmallOptions(/*num_blocks=*/6);  // 20 tokens
-  EXPECT_TRUE(Scheduler::Check(options, MakeRequest("a", 15, 5)).ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(Scheduler::Check(options, MakeRequest("a", 15, 6))));
-  EXPECT_TRUE(absl::IsInvalidArgument(Scheduler::Check(options, MakeRequest("a", 0, 5))));
+  EXPECT_TRUE(CheckRequest(options, MakeRequest("a", 15, 5)).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckRequest(options, MakeRequest("a", 15, 6))));
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckRequest(options, MakeRequest("a", 0, 5))));
   options = SmallOptions();
-  EXPECT_TRUE(Scheduler::Check(options, MakeRequest("a", 99, 1000)).ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(Scheduler::Check(options, MakeRequest("a", 100, 1))));
-  EXPECT_TRUE(Scheduler::Check(options, MakeRequest("a", 100, 0)).ok());
+  EXPECT_TRUE(CheckRequest(options, MakeRequest("a", 99, 1000)).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckRequest(options, MakeRequest("a", 100, 1))));
+  EXPECT_TRUE(CheckRequest(options, MakeRequest("a", 100, 0)).ok());
 }
 
 TEST(SchedulerTest, PreemptAllAndFlushLeaveTheWorkersEmpty) {

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "coordinator/scheduler/request_check.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
@@ -119,7 +120,7 @@ void RunRandomLoad(uint32_t seed, int32_t num_stages) {
     if (random() % 5 == 0) {
       EngineRequest request = RandomRequest(std::to_string(i), &random);
       const int num_choices = random() % 3 == 0 ? 3 : 1;
-      for (int choice = 0; choice < num_choices && Scheduler::Check(options, request).ok(); ++choice) {
+      for (int choice = 0; choice < num_choices && CheckRequest(options, request).ok(); ++choice) {
         requests[request.id] = request;
         harness.Add(request);
         request.fork_of = std::to_string(i);

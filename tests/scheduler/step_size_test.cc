@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "coordinator/scheduler/request_check.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace somnus {
@@ -138,11 +139,11 @@ TEST(StepSizeTest, WhatNoStepCouldCarryIsRefusedByName) {
   SchedulerOptions options = SmallOptions();
   options.max_sequence_bytes = 2000;
   const auto refusal = [&](const EngineRequest& request) {
-    const absl::Status status = Scheduler::Check(options, request);
+    const absl::Status status = CheckRequest(options, request);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     return std::string(status.message().substr(0, status.message().find(':')));
   };
-  EXPECT_TRUE(Scheduler::Check(options, MakeRequest("a", 10, 10)).ok());
+  EXPECT_TRUE(CheckRequest(options, MakeRequest("a", 10, 10)).ok());
   EngineRequest request = MakeRequest("a", 10, 10);
   for (int32_t id = 0; id < 1000; ++id) OwnSampling(&request)->logit_bias[id] = 1;
   EXPECT_EQ(refusal(request), "logit_bias");
@@ -151,7 +152,7 @@ TEST(StepSizeTest, WhatNoStepCouldCarryIsRefusedByName) {
   EXPECT_EQ(refusal(request), "allowed_token_ids");
   request = MakeRequest("a", 10, 10);
   OwnSampling(&request)->stop_token_ids.resize(1000);
-  EXPECT_TRUE(Scheduler::Check(options, request).ok()) << "workers hear of them only to suppress them";
+  EXPECT_TRUE(CheckRequest(options, request).ok()) << "workers hear of them only to suppress them";
   OwnSampling(&request)->min_tokens = 1;
   EXPECT_EQ(refusal(request), "stop_token_ids");
   request = MakeRequest("a", 10, 10);

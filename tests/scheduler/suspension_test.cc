@@ -104,7 +104,7 @@ TEST_P(SuspensionTest, WhatDoesNotFitIsPreempted) {
   harness.Add(a, b);
   for (int i = 0; i < 3; ++i) harness.Step();
   harness.SleepKeeping();
-  EXPECT_EQ(harness.scheduler.num_suspended(), 1);
+  EXPECT_EQ(harness.scheduler.sequences().num_suspended(), 1);
   EXPECT_EQ(harness.scheduler.stats().num_preemptions(), 1);
   const int64_t computed_b = harness.worker.num_computed_tokens() - 12;
   harness.WakeKeeping();
@@ -155,7 +155,7 @@ TEST_P(SuspensionTest, ALossWhileItSleepsForgetsEverything) {
   for (int i = 0; i < 3; ++i) harness.Step();
   harness.SleepKeeping();
   harness.Lose();
-  EXPECT_EQ(harness.scheduler.num_suspended(), 0);
+  EXPECT_EQ(harness.scheduler.sequences().num_suspended(), 0);
   EXPECT_EQ(harness.scheduler.blocks().host().pool().num_used(), 0);
   EXPECT_TRUE(harness.scheduler.blocks().kept().blocks().empty());
   EXPECT_EQ(harness.scheduler.blocks().pool().num_cached(), 0);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/scheduler/request_check.h"
 #include "tests/scheduler/fake_drafter.h"
 #include "tests/scheduler/reference_beams.h"
 
@@ -83,7 +84,7 @@ TEST_P(WindowTest, TheSmallestCacheServesTheLongestSequence) {
       options.max_model_len = 1000;
       Harness harness(options, depth());
       const EngineRequest request = MakeRequest("a", 300, 100), other = MakeRequest("b", 150, 50, 7);
-      ASSERT_TRUE(Scheduler::Check(options, request).ok());
+      ASSERT_TRUE(CheckRequest(options, request).ok());
       harness.Run(request, other);
       ASSERT_FALSE(HasFatalFailure()) << reach;
       ExpectExact({request, other}, harness);
@@ -96,13 +97,13 @@ TEST_P(WindowTest, OneBlockLessRefusesWhatIsLonger) {
   options.max_model_len = 1000;
   options.blocks.num_blocks = AtOnce(options);
   const int32_t capacity = 4 * (options.blocks.num_blocks - 1);
-  EXPECT_TRUE(Scheduler::Check(options, MakeRequest("a", capacity - 1, 1)).ok());
-  const absl::Status status = Scheduler::Check(options, MakeRequest("a", capacity, 1));
+  EXPECT_TRUE(CheckRequest(options, MakeRequest("a", capacity - 1, 1)).ok());
+  const absl::Status status = CheckRequest(options, MakeRequest("a", capacity, 1));
   EXPECT_NE(status.message().find("can never fit"), absl::string_view::npos) << status;
   options.blocks.num_blocks += 1;
-  EXPECT_TRUE(Scheduler::Check(options, MakeRequest("a", 900, 100)).ok());
+  EXPECT_TRUE(CheckRequest(options, MakeRequest("a", 900, 100)).ok());
   EngineRequest beams = BeamRequest("b", 2, 40, 10);
-  EXPECT_FALSE(Scheduler::Check(options, beams).ok()) << "beams keep all blocks";
+  EXPECT_FALSE(CheckRequest(options, beams).ok()) << "beams keep all blocks";
 }
 
 // Long prompts run at once, in a cache too small for any whole prompt: blocks that a prompt gives back go to
@@ -144,7 +145,7 @@ TEST_P(WindowTest, BeamsOfTheStepAreNotPreemptedForAPrompt) {
       for (int i = 0; i < 4; ++i) {
         EngineRequest beams = BeamRequest("b" + std::to_string(i), width, 4 + i, 16, 100 * i);
         ParamsOf(&beams)->ignore_eos = true;
-        if (!Scheduler::Check(options, beams).ok()) continue;
+        if (!CheckRequest(options, beams).ok()) continue;
         requests.push_back(MakeRequest(std::to_string(i), 300, 5, 100 * i));
         harness.Add(requests.back(), beams);
       }

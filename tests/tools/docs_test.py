@@ -21,7 +21,7 @@ COMMENT = re.compile(r"//[^\n]*")
 # A block, with the comment that may stand directly above it.
 MARKED_BLOCK = re.compile(r"(?:^<!-- (?:(run by) ([^\s,]+)[^\n]*|(not run): [^\n]{8,})-->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Pages of which a test runs all blocks that have no such comment.
-RUN_BY = {"README.md": "tests/cluster/pages_test.py", "docs/offline.md": "tests/cluster/offline_test.py"}
+RUN_BY = {"README.md": "tests/cluster/pages_test.py", "docs/offline.md": "tests/cluster/offline/engine_test.py"}
 RUN_BY_PLACE = {"docs/book/": "tests/cluster/book_test.py", "docs/README.md": "tests/cluster/book_test.py",
                 "docs/measured/": None}  # a diary: how each number was made, on the machine of that day
 CODE_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "coordinator/scheduler/request_check.h"
 
 namespace somnus {
 namespace {
@@ -37,7 +38,7 @@ class PagedEngine : public SimulatedEngine {
     request.sampling = sampling_;
     request.max_tokens = load.output;
     request.seed = static_cast<uint64_t>(load.id);
-    if (absl::Status status = Scheduler::Check(options_, request); !status.ok()) return status;
+    if (absl::Status status = CheckRequest(options_, request); !status.ok()) return status;
     open_[load.id] = {paged_.n, false};
     for (int32_t choice = 0; choice < paged_.n; ++choice) {
       EngineRequest copy = request;
