@@ -182,7 +182,7 @@ class Structured(unittest.TestCase):
         self.assertEqual(set(json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"])), {"city", "days"})
 
     def test_a_long_text_keeps_its_length(self):
-        schema = {"type": "object", "properties": {"text": {"type": "string", "minLength": 140, "maxLength": 1000}},
+        schema = {"type": "object", "properties": {"text": {"type": "string", "minLength": 900, "maxLength": 1000}},
                   "required": ["text"], "additionalProperties": False}
         choice = self.chat(response_format=as_format(schema), max_tokens=60)
         self.assertEqual(choice["finish_reason"], "length")
