@@ -42,7 +42,6 @@ TEST_F(GrpcServicesTest, BeamSearch) {
   request.mutable_sampling()->set_n(3);
   request.mutable_sampling()->set_length_penalty(0.5);
   request.mutable_sampling()->set_early_stopping("false");
-  request.mutable_sampling()->add_bad_words()->add_ids(65);
   grpc::ClientContext context;
   const auto reader = inference_->Generate(&context, request);
   v1::GenerateResponse response;
@@ -56,11 +55,23 @@ TEST_F(GrpcServicesTest, BeamSearch) {
   EXPECT_FALSE(reader->Read(&response));
   EXPECT_TRUE(reader->Finish().ok());
   const SamplingParams sampling = engine_->last_sampling();
-  EXPECT_TRUE(sampling.bad_words.empty());
   EXPECT_EQ(sampling.beam_search->length_penalty, 0.5);
   EXPECT_EQ(sampling.beam_search->early_stopping, EarlyStopping::kHeuristic);
   request.mutable_sampling()->set_early_stopping("soon");
   EXPECT_EQ(Refused(request).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(GrpcServicesTest, ABeamSearchRefusesWordsThatItWouldNotKeepAway) {
+  v1::GenerateRequest request = Request("abcd", 5);
+  request.mutable_sampling()->set_use_beam_search(true);
+  request.mutable_sampling()->add_bad_words()->add_ids(65);
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, request);
+  v1::GenerateResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_NE(status.error_message().find("bad_words"), std::string::npos) << status.error_message();
 }
 
 v1::GenerateRequest BestOf(v1::GenerateRequest request, int n, int best_of) {
