@@ -24,7 +24,7 @@ bool LooksLikeHubId(absl::string_view path) {
          path[0] != '.' && path[0] != '~' && !absl::EndsWithIgnoreCase(path, ".gguf");
 }
 
-// What a reader of a refusal may have meant by a directory that has no config.json.
+// Advice on a directory without config.json: an adapter's directory, or one that holds GGUF files.
 absl::string_view AdviceOnDirectory(const std::string& path) {
   std::error_code failed;
   absl::string_view advice;

@@ -335,7 +335,7 @@ void ExpandedPanel(const LinearArgs& args, int64_t panel, int64_t row, int64_t r
   const char* const w = args.w + panel * PanelBytes(kType, args.k);
   const int64_t total = args.k / kQuantBlock;
   constexpr int64_t kPieceBytes = kExpandedBlocks / SubBlocks(kType) * PanelBlockBytes(kType);
-  // As PacedPanel does.
+  // A few tiles share the prefetches of the next piece, as the tiles of PacedPanel share the next panel.
   const bool paced = tiles <= kSizes.paced_tiles;
   const int64_t ahead_bytes = kPieceBytes / (kExpandedBlocks * (paced ? tiles * kExpandedPasses : 1));
   for (int64_t begin = 0; begin < total; begin += kExpandedBlocks) {

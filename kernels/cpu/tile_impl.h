@@ -141,7 +141,7 @@ constexpr int kPrefetchVectors = (SOMNUS_NEON || kSideBySide) && P::kBBytes < 64
 enum class Prefetch { kNone = 0, kL2 = 2, kL1 = 3 };
 constexpr Prefetch ToL2If(bool ahead) { return ahead ? Prefetch::kL2 : Prefetch::kNone; }
 
-// What a tile prefetches at an even pace, whatever it reads meanwhile: `step` bytes a step.
+// Memory that a tile prefetches at an even pace, from `begin` on: `step` bytes in each of its steps.
 struct PacedBytes {
   const char* begin;
   int64_t step;  // at most a cache line

@@ -409,7 +409,7 @@ Json TagOf(int count, const Json& schema) {
       {"format", {{"type", "triggered_tags"}, {"triggers", Json::array({"<f"})}, {"tags", std::move(tags)}}}};
 }
 
-// What a structural tag is refused with; empty: it is not.
+// The message with which a structural tag is refused; empty for a tag that is accepted.
 std::string Refusal(const Json& tag, const GateOptions& options) {
   const SchemaOrRefusal gated = GateStructuralTag(tag, options);
   const auto* refusal = std::get_if<SchemaRefusal>(&gated);
