@@ -414,14 +414,13 @@ struct TileAttention : Attention<S, kTileChunkTokens> {
   }
 };
 
-const AttentionKernels& TileAttentionFor(const KvCacheView& cache) {
-  const bool serves = TileAttention<StoredBF16>::Serves(cache);  // all types alike
-  if (serves && cache.dtype == DataType::kBF16) return AttentionOf<TileAttention<StoredBF16>>::kKernels;
-  if (serves && cache.dtype == DataType::kF8E4M3)
-    return Bf16ByteAttention<TileAttention<StoredF8>, TileF8>::kKernels;
-  if (serves && cache.dtype == DataType::kI8)
-    return Bf16ByteAttention<TileAttention<StoredI8>, TileI8>::kKernels;
-  return AttentionFor(cache);
+// Over bytes, tiles round q and weights to bf16.
+const AttentionKernels* TileAttentionFor(const KvCacheView& cache, DataType activations) {
+  if (!TileAttention<StoredBF16>::Serves(cache)) return nullptr;  // all types alike
+  if (cache.dtype == DataType::kBF16) return &AttentionOf<TileAttention<StoredBF16>>::kKernels;
+  if (activations != DataType::kBF16) return nullptr;
+  if (cache.dtype == DataType::kF8E4M3) return &AttentionOf<TileAttention<StoredF8>>::kKernels;
+  return cache.dtype == DataType::kI8 ? &AttentionOf<TileAttention<StoredI8>>::kKernels : nullptr;
 }
 
 }  // namespace

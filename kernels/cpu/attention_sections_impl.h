@@ -125,8 +125,7 @@ struct AttentionOf {
   static constexpr AttentionKernels kKernels = {Whole, Section, Join};
 };
 
-// First where Choice::IsFirst(args, item), else Second. A choice that depends on the item must be between two
-// that compute the same bits.
+// First where Choice::IsFirst(args, item), else Second: both compute the same bits.
 template <typename Choice, typename First, typename Second>
 struct EitherAttention {
   static void Whole(const AttentionArgs& args, const AttentionItem& item, char* scratch) {
@@ -149,36 +148,11 @@ struct SeveralTiles {
     return (item.query_end - item.query_begin) * args.num_heads > kMaxRows;
   }
 };
-struct Bf16Activations {
-  static bool IsFirst(const AttentionArgs& args, const AttentionItem&) {
-    return args.out_type == DataType::kBF16;
-  }
-};
 
 // Attention over bytes that S reads as f32: expanded once where that serves several tiles of rows.
 template <typename S>
 using ByteAttention =
     EitherAttention<SeveralTiles, AttentionOf<ExpandedAttention<AsF32<S>>>, AttentionOf<Attention<S>>>;
-
-// Attention over the same bytes, by A where activations are bf16: A rounds q and weights to bf16.
-template <typename A, typename S>
-using Bf16ByteAttention = EitherAttention<Bf16Activations, AttentionOf<A>, ByteAttention<S>>;
-
-const AttentionKernels& AttentionFor(const KvCacheView& cache) {
-  if (cache.latent) return AttentionOf<LatentAttention>::kKernels;
-  switch (cache.dtype) {
-    case DataType::kBF16:
-      return AttentionOf<Attention<TileBF16>>::kKernels;
-    case DataType::kF16:
-      return AttentionOf<Attention<TileF16>>::kKernels;
-    case DataType::kF8E4M3:
-      return ByteAttention<TileF8>::kKernels;
-    case DataType::kI8:
-      return ByteAttention<TileI8>::kKernels;
-    default:
-      return AttentionOf<Attention<TileF32>>::kKernels;
-  }
-}
 
 }  // namespace
 }  // namespace somnus::cpu::SOMNUS_ISA

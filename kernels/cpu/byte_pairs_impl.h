@@ -63,7 +63,9 @@ struct PairOrder {
   }
 };
 
-bool ServesPairs(const KvCacheView& cache) { return cache.head_dim % 32 == 0 && cache.block_size % kW == 0; }
+bool ServesPairs(const KvCacheView& cache) {
+  return !cache.latent && cache.head_dim % 32 == 0 && cache.block_size % kW == 0;
+}
 
 template <typename Bytes>
 struct AsBf16Pairs {

@@ -21,7 +21,7 @@ KernelTable WithParts(KernelTable table, const KernelTable& parts) {
     if (parts.linear[type] != nullptr) table.linear[type] = parts.linear[type];
   }
   if (parts.linear_f8_bf16 != nullptr) table.linear_f8_bf16 = parts.linear_f8_bf16;
-  if (parts.attention_for != nullptr) table.attention_for = parts.attention_for;
+  if (parts.special_attention != nullptr) table.special_attention = parts.special_attention;
   if (parts.quantize_row != nullptr) {
     table.quantize_row = parts.quantize_row;
     table.quantized_bytes = parts.quantized_bytes;

@@ -179,6 +179,9 @@ struct KernelTable {
   void (*qk_norm_rope_cache)(const QkArgs& args, int64_t row_begin, int64_t row_end);
   void (*latent_rope_cache)(const LatentArgs& args, int64_t row_begin, int64_t row_end);
   const AttentionKernels& (*attention_for)(const KvCacheView& cache);
+  // Of parts of a set: the functions for a cache and a type of activations that the parts serve, or null. The
+  // member itself is null where no parts have such functions.
+  const AttentionKernels* (*special_attention)(const KvCacheView& cache, DataType activations);
 
   // The largest value and its smallest index; {NaN, -1} when any value is NaN, {-inf, -1} when no value is
   // above -inf.

@@ -9,7 +9,6 @@
 #include "kernels/cpu/tile_impl.h"
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/expanded_attention_impl.h"
-#include "kernels/cpu/latent_attention_impl.h"
 #include "kernels/cpu/attention_sections_impl.h"
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/amx_linear_impl.h"
@@ -25,7 +24,7 @@ constinit const KernelTable kAmxParts = [] {
   KernelTable parts{};
   parts.linear[static_cast<int>(DataType::kBF16)] = amx::TileLinearRange;
   parts.linear_f8_bf16 = amx::TileF8Range;
-  parts.attention_for = amx::TileAttentionFor;
+  parts.special_attention = amx::TileAttentionFor;
   parts.max_tile_rows = 2 * amx::kTileRows;
   parts.row_block_bytes = 768 << 10;
   parts.reads_odd_lines = true;

@@ -9,7 +9,6 @@
 #include "kernels/cpu/tile_impl.h"
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/expanded_attention_impl.h"
-#include "kernels/cpu/latent_attention_impl.h"
 #include "kernels/cpu/attention_sections_impl.h"
 #include "kernels/cpu/byte_pairs_impl.h"
 // clang-format on
@@ -18,14 +17,13 @@ namespace somnus::cpu {
 namespace avx512_vbmi {
 namespace {
 
-template <typename Bytes>
-using PairAttention = Bf16ByteAttention<ExpandedAttention<AsBf16Pairs<Bytes>>, typename Bytes::Stored>;
-
-const AttentionKernels& PairAttentionFor(const KvCacheView& cache) {
-  const bool serves = ServesPairs(cache);
-  if (serves && cache.dtype == DataType::kF8E4M3) return PairAttention<BytesF8>::kKernels;
-  if (serves && cache.dtype == DataType::kI8) return PairAttention<BytesI8>::kKernels;
-  return AttentionFor(cache);
+// q and weights are rounded to bf16.
+const AttentionKernels* PairAttentionFor(const KvCacheView& cache, DataType activations) {
+  if (!ServesPairs(cache) || activations != DataType::kBF16) return nullptr;
+  if (cache.dtype == DataType::kF8E4M3)
+    return &AttentionOf<ExpandedAttention<AsBf16Pairs<BytesF8>>>::kKernels;
+  return cache.dtype == DataType::kI8 ? &AttentionOf<ExpandedAttention<AsBf16Pairs<BytesI8>>>::kKernels
+                                      : nullptr;
 }
 
 }  // namespace
@@ -33,7 +31,7 @@ const AttentionKernels& PairAttentionFor(const KvCacheView& cache) {
 
 constinit const KernelTable kAvx512VbmiParts = [] {
   KernelTable parts{};
-  parts.attention_for = avx512_vbmi::PairAttentionFor;
+  parts.special_attention = avx512_vbmi::PairAttentionFor;
   return parts;
 }();
 

@@ -26,6 +26,22 @@
 namespace somnus::cpu::SOMNUS_ISA {
 namespace {
 
+const AttentionKernels& AttentionFor(const KvCacheView& cache) {
+  if (cache.latent) return AttentionOf<LatentAttention>::kKernels;
+  switch (cache.dtype) {
+    case DataType::kBF16:
+      return AttentionOf<Attention<TileBF16>>::kKernels;
+    case DataType::kF16:
+      return AttentionOf<Attention<TileF16>>::kKernels;
+    case DataType::kF8E4M3:
+      return ByteAttention<TileF8>::kKernels;
+    case DataType::kI8:
+      return ByteAttention<TileI8>::kKernels;
+    default:
+      return AttentionOf<Attention<TileF32>>::kKernels;
+  }
+}
+
 constexpr KernelTable MakeTable() {
   KernelTable table{
       .native_bf16 = TileBF16::ActElement::kType == DataType::kBF16,

@@ -71,6 +71,12 @@ void ForEachItem(const AttentionBatch& batch, const HeadGroups& groups, const At
   }
 }
 
+const AttentionKernels& KernelsFor(const KernelTable& table, const AttentionArgs& args) {
+  const AttentionKernels* special =
+      table.special_attention == nullptr ? nullptr : table.special_attention(args.cache, args.out_type);
+  return special != nullptr ? *special : table.attention_for(args.cache);
+}
+
 // One op's items, shared by cost: the step's cost is a line that the threads divide in proportion to their
 // speeds, and an item belongs to the thread whose part has the item's middle. An item that the parts of two
 // or more threads touch is shared section by section, each section by its own middle, where there is room for
@@ -78,7 +84,7 @@ void ForEachItem(const AttentionBatch& batch, const HeadGroups& groups, const At
 class Shares {
  public:
   Shares(const CpuDevice& cpu, const AttentionArgs& args, const HeadGroups& groups, char* memory)
-      : kernels_(cpu.kernels().attention_for(args.cache)),
+      : kernels_(KernelsFor(cpu.kernels(), args)),
         args_(args),
         groups_(groups),
         scratch_bytes_(AttentionScratchBytes(args.cache.head_dim)),
