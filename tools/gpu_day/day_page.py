@@ -71,7 +71,8 @@ def summary(lines):
     rows = []
     ends = {line["item"]: line for line in lines if "status" in line and line["item"] != "day"}
     for name, line in ends.items():
-        rows.append([name, line["status"], f"{line['seconds']:.1f}", str(line["data"].get("reason", ""))[:300].replace("|", "/")])
+        status = "not ended" if line["status"] == "start" else line["status"]  # it runs, or the call was cut off
+        rows.append([name, status, f"{line['seconds']:.1f}", str(line["data"].get("reason", ""))[:300].replace("|", "/")])
     return text + table(["item", "status", "s", "why"], rows)
 
 
@@ -129,6 +130,14 @@ def models(found):
     return table(["tokens/s (of copy)", *map(str, earlier.BATCHES), "prefill of 4,096"], rows) if rows else []
 
 
+def graphs(lines):
+    """A line for each model that was measured: what a decode step replays, and what the models and caches take."""
+    rows = [line["row"] for line in lines if line.get("row", {}).get("part") == "model" and line["row"].get("name") == "graphs"]
+    return [f"- {row['model']}: {row['count']} graphs in {row['seconds']:.2f} s, {row['bytes'] / (1 << 20):.1f} MiB; weights "
+            f"{row['weights_bytes'] / 1e9:.2f} GB, KV cache {row['kv_cache_bytes'] / 1e9:.2f} GB; ready after {row['ready_seconds']:.2f} s"
+            for row in rows] + [""] if rows else []
+
+
 def sleeps(found):
     rows = [[name, f"{number(row['sleep_seconds'] * 1e3)} ms", f"{number(row['wake_seconds'] * 1e3)} ms",
              f"{number(row['released_bytes'] / row['held_bytes'] * 100, 4)} %", h100]
@@ -161,6 +170,6 @@ def others(lines):
 def text(lines):
     found = measured(lines)
     page = ["# The device day", "", *summary(lines), *ceilings(lines), *verdicts(lines), *expectations(found), *others(lines),
-            *models(found), *sleeps(found), *linears(found), *attention(found), *beside_torch(lines), *chunks(lines)]
+            *models(found), *graphs(lines), *sleeps(found), *linears(found), *attention(found), *beside_torch(lines), *chunks(lines)]
     whole = "\n".join(page)
     return whole if len(whole) <= LIMIT else whole[:LIMIT] + "\n... the rest is in day.jsonl\n"

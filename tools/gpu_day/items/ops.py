@@ -25,7 +25,7 @@ def run(kit):
     if command is None:
         events.data(torch="no Python of this machine has PyTorch")
         return
-    with open(kit.log("ops.torch"), "w", encoding="utf-8") as log:
+    with kit.open_log("ops.torch") as log:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
         process.stdin.write("\n".join(ours))
         process.stdin.close()
