@@ -313,6 +313,11 @@ print('{"row": {"pid": %d}}' % child.pid, flush=True)
                 self.assertGreaterEqual(one.seconds(), least)
                 self.assertLess(one.seconds(), least + 60)
 
+    def test_the_page_says_what_an_item_has_not_measured(self):
+        code = f"{GOOD}; print('{{\"data\": {{\"not_measured\": [\"model: decode, batch 8\"], \"torch\": \"no PyTorch\"}}}}')"
+        _, _, page = self.day([["ops", 30, code]])
+        self.assertRegex(page, r"\| ops \| ok \| [\d.]+ \| no PyTorch; no time was left for model: decode, batch 8 \|")
+
     def test_the_page_sets_numbers_beside_the_h100s(self):
         rows = [{"part": "model", "name": "decode, batch 1", "model": "qwen3-8b", "batch": 1, "tokens_per_second": 210.5, "step_ms": 4.75,
                  "of_copy_bandwidth": 0.75},

@@ -56,6 +56,12 @@ def table(head, rows):
     return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + ["| " + " | ".join(row) + " |" for row in rows] + [""]
 
 
+def why(data):
+    """What the line of an item's end says of the end, and of what is missing."""
+    missing = ", ".join(data.get("not_measured", []))
+    return "; ".join(filter(None, (data.get("reason"), data.get("torch"), missing and f"no time was left for {missing}")))
+
+
 def summary(lines):
     """The machine of each call, and a line for each item."""
     day = [line["data"] for line in lines if line["item"] == "day"]
@@ -72,7 +78,7 @@ def summary(lines):
     ends = {line["item"]: line for line in lines if "status" in line and line["item"] != "day"}
     for name, line in ends.items():
         status = "not ended" if line["status"] == "start" else line["status"]  # it runs, or the call was cut off
-        rows.append([name, status, f"{line['seconds']:.1f}", str(line["data"].get("reason", ""))[:300].replace("|", "/")])
+        rows.append([name, status, f"{line['seconds']:.1f}", why(line["data"])[:300].replace("|", "/")])
     return text + table(["item", "status", "s", "why"], rows)
 
 
@@ -161,7 +167,7 @@ def chunks(lines):
 
 def others(lines):
     """A line for each row of the items that have no table."""
-    told = [line for line in lines if "row" in line and line["item"] in ("alive", "model", "served", "races", "ncu")
+    told = [line for line in lines if "row" in line and line["item"] in ("alive", "model", "served", "backups", "races", "ncu")
             and "verdict" not in line["row"] and "part" not in line["row"]]
     return [f"- {line['item']}: " + ", ".join(f"{key} {number(value)}" for key, value in line["row"].items()
                                               if not isinstance(value, (list, dict)))[:260] for line in told] + [""]

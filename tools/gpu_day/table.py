@@ -30,6 +30,7 @@ ITEMS = (
     Item("model", 45, "checkpoints of real size beside transformers"),
     Item("decode", 65, "decode and prefill of the 8B and the 0.6B shape"),
     Item("sleep", 50, "sleep and wake-up of the 8B shape; memory in pieces of five sizes"),
+    Item("backups", 30, "sleeps whose weights go to pinned memory, a file, or compressed: the same tokens afterwards"),
     Item("races", 90, "compute-sanitizer: racecheck, memcheck"),
     Item("ops", 45, "every op beside PyTorch"),
     Item("ncu", 35, "Nsight Compute: a decode step's kernels, prefill's attention"),

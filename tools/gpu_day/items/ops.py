@@ -7,6 +7,7 @@ import bench
 import events
 
 ONLY = "^linear .* (1|8|16|64|2048) rows$|^paged attention|^sample|^arg max"
+SECONDS = 20  # after which gpu_bench begins no further op, so that PyTorch has time for the ops that were measured
 
 
 def peer_command(kit):
@@ -18,7 +19,7 @@ def peer_command(kit):
 
 
 def run(kit):
-    rows = bench.rows_of(kit, "ops.bench", "--parts=kernels", "--only", ONLY,
+    rows = bench.rows_of(kit, "ops.bench", "--parts=kernels", "--only", ONLY, f"--seconds={kit.limit(SECONDS)}",
                          *kit.pick((f"--model={kit.path('tools', 'bench', 'shapes', 'qwen3-8b')}",), ()))
     ours = {row["name"]: row["us"] for row in rows if row.get("part") == "kernels"}
     command = peer_command(kit)
