@@ -19,7 +19,8 @@ SCRIPT = os.path.join(ROOT, "tools", "gpu_day.sh")
 FOLDER = os.path.join(ROOT, "tools", "gpu_day")
 FILES = ["clocks.csv", "day.jsonl", "day.md", "logs.tar.xz"]
 ITEMS = ["env", "alive", "kernels", "runner", "served", "model", "decode", "sleep", "races", "ops", "ncu", "memory", "ranks"]
-EMULATED = [os.path.join(BIN, "tests", "cuda", name) for name in ("gpu_tests_emulated", "gpu_bench_emulated", "emulated_worker")]
+EMULATED = [os.path.join(BIN, "tests", "cuda", name) for name in
+            ("gpu_tests_emulated", "gpu_bench_emulated", "emulated_worker", "all_reduce_test", "process_memory_test", "runner_test", "tune_test")]
 # A day of other items: [[name, budget, Python code], ...].
 OTHER_DAY = """
 import json, os, sys
@@ -268,25 +269,33 @@ class OtherDays(Folder):
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import events, kits, programs
-hangs, good = (os.path.join(sys.argv[2], name) for name in ("hangs", "good"))
-programs.ITEMS = {"kernels": (programs.Program(hangs, 1), programs.Program(good, 20))}
+programs.ITEMS = {"kernels": [programs.Program(os.path.join(sys.argv[2], name), seconds) for name, seconds in
+                              (("hangs", 1), ("good", 20), ("crashes", 20), ("missing", 20), ("lacks", 20))]}
 try:
     programs.run(kits.Kit(root=sys.argv[2], logs=sys.argv[2], scratch=sys.argv[2]), "kernels")
 except events.Failed as failure:
     print(failure)
 """
         child = os.path.join(self.folder, "child")
-        self.program("hangs", f"""echo '[       OK ] A.One (5 ms)'
+        self.program("hangs", f"""echo '[ RUN      ] A.One
+[       OK ] A.One (5 ms)
+[ RUN      ] A.Two'
 sleep 600 & echo $! >{child}
 trap '' TERM
 wait; sleep 600""")
         self.program("good", "echo '[       OK ] B.One (5 ms)'")
-        done = subprocess.run([sys.executable, "-c", item, FOLDER, self.folder], capture_output=True, text=True, timeout=60)
+        self.program("crashes", "echo '[ RUN      ] C.One'; echo no device; exit 3")
+        self.program("lacks", "echo '[  SKIPPED ] D.One (0 ms)'")
+        done = subprocess.run([sys.executable, "-c", item, FOLDER, self.folder], capture_output=True, text=True, timeout=60,
+                              env={**self.environment, "LC_ALL": "C"})
         self.assertEqual(done.returncode, 0, done.stderr)
         *rows, failure = done.stdout.splitlines()
         self.assertEqual([(row["test"], row["program"]) for row in (json.loads(line)["row"] for line in rows)],
-                         [("A.One", "hangs"), ("B.One", "good")])
-        self.assertEqual(failure, "hangs: over the limit of 1 s, 0 of 1 tests failed")
+                         [("A.One", "hangs"), ("B.One", "good"), ("D.One", "lacks")])
+        self.assertEqual(failure, "; ".join((
+            "hangs: over the limit of 1 s in A.Two, 0 of 1 tests failed", "crashes: exit status 3 in C.One: no device",
+            f"missing: exit status 127: timeout: failed to run command '{self.folder}/missing': No such file or directory",
+            "lacks: no test ran, 1 were skipped")))
         with open(child, encoding="ascii") as file:
             pid = int(file.read())
         wait_until(lambda: not alive(pid), 30, "the program's child to end")
@@ -312,6 +321,18 @@ print('{"row": {"pid": %d}}' % child.pid, flush=True)
                 clock.return_value = now + 1e6
                 self.assertGreaterEqual(one.seconds(), least)
                 self.assertLess(one.seconds(), least + 60)
+
+    def test_a_long_page_is_whole_in_its_file_and_its_beginning_is_printed(self):
+        code = ("import json\nfor count in range(400):\n    print(json.dumps({'row': {'name': f'op of {count} rows', 'us': 13.5, "
+                "'peer': 'matmul', 'torch_us': 15.0, 'ratio': 1.1}}))")
+        done = subprocess.run(self.command([["ops", 30, code]]), capture_output=True, text=True, timeout=120, env=self.environment)
+        with open(os.path.join(self.out, "day.md"), encoding="utf-8") as file:
+            page = file.read()
+        self.assertIn("| op of 399 rows | 13.5 | matmul | 15.0 | 1.10 |", page)
+        self.assertLess(len(done.stdout), 12000)
+        begun, _, rest = done.stdout.rpartition("\n\n... ")
+        self.assertEqual(rest, "the rest is in day.md\n\n")
+        self.assertTrue(page.startswith(begun + "\n"), "the last line that is printed is whole")
 
     def test_the_page_says_what_an_item_has_not_measured(self):
         code = f"{GOOD}; print('{{\"data\": {{\"not_measured\": [\"model: decode, batch 8\"], \"torch\": \"no PyTorch\"}}}}')"
@@ -478,6 +499,11 @@ class Rehearsal(Folder):
         self.assertIn(found["model"], ("ok", "skipped"))
         rows = {name: [line["row"] for line in lines if line["item"] == name and "row" in line] for name in ITEMS}
         self.assertEqual([name for name in ITEMS if not rows[name] and name != "model"], [])
+        programs = {row["program"] for name in ITEMS for row in rows[name] if row.get("verdict") == "ok" and "program" in row}
+        self.assertEqual(programs, {program.name for listed in self.module("programs").ITEMS.values() for program in listed
+                                    if program.rehearsed})
+        self.assertEqual([row["name"] for row in rows["backups"]],
+                         [f"{backup}, {sleep}" for backup in ("retain", "release", "file", "compress") for sleep in ("first", "second")])
         self.assertEqual(lines[0]["data"]["gpu"]["name"], "Stand-in GPU")
         self.assertEqual([row["name"] for row in rows["alive"]], ["plain", "eager", "own-kernels", "no-programmatic-launch"])
         self.assertEqual([row["name"] for row in rows["served"]],

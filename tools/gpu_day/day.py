@@ -146,7 +146,7 @@ def main(argv=None, table=tables.ITEMS):
         good = day.run()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    print(day_page.text(day.journal.lines), flush=True)
+    print(day_page.printed(day.journal.lines), flush=True)
     return 0 if good else 1
 
 

@@ -80,9 +80,10 @@ def run(kit, item):
             continue
         pattern = wanted + ("-" + ":".join(left_out) if left_out else "")
         left_out.append(wanted)
-        verdicts, status = gtest.run(kit, f"{item}.{program.name}", [kit.path(program.path), f"--gtest_filter={pattern}"],
-                                     program.seconds, program=program.name)
-        failures += gtest.failures(verdicts, status, program)
+        done = gtest.run(kit, f"{item}.{program.name}", [kit.path(program.path), f"--gtest_filter={pattern}"], program.seconds,
+                         program=program.name)
+        why = done.why(program.seconds)
+        failures += [f"{program.name}: {why}"] if why else []
     gtest.must_be_none(failures)
 
 

@@ -19,7 +19,7 @@ def run(kit):
                 woke = one.admin("/wake_up")
                 found = one.complete(PROMPT, len(wanted))["token_ids"]
                 events.row(name=f"{backup}, {sleep}", sleep_s=round(asleep["seconds"], 3), wake_s=round(woke["seconds"], 3),
-                           freed_bytes=served.total_freed(asleep), resident_bytes_asleep=left, same=found == wanted)
+                           freed_bytes=served.total_freed(asleep), resident_bytes_asleep=left, same_tokens=found == wanted)
                 if found != wanted:
                     raise events.Failed(f"--backup={backup}: {found} after the {sleep} sleep instead of {wanted}")
                 if left:

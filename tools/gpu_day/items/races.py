@@ -28,13 +28,13 @@ def run(kit):
     for tool, seconds, flags in TOOLS:
         command = [sanitizer, "--tool", tool, *flags, "--print-limit", "20", "--error-exitcode", "9", kit.path(programs.TOGETHER),
                    f"--gtest_filter={kit.pick(SMALL, 'ArgMaxTest.Small*')}"]
-        verdicts, status = gtest.run(kit, f"races.{tool}", command, seconds, tool=tool)
+        done = gtest.run(kit, f"races.{tool}", command, seconds, tool=tool)
         text = logs.text(kit.log(f"races.{tool}"))
         if any(words in text for words in REFUSED):
             raise events.Skipped(f"compute-sanitizer does not work on this machine: {text.strip().splitlines()[-1][:200]}")
         found = SUMMARY.findall(text)
-        events.row(name=tool, tests=len(verdicts), summary=found[-1] if found else "none", exit=status)
-        if status != 0 or not verdicts:
-            why = f"over the limit of {seconds} s" if status in gtest.OVERRUN else f"exit status {status}"
-            failures.append(f"{tool}: {why}, {len(verdicts)} tests, {found[-1] if found else 'no summary'}")
+        summary = found[-1] if found else "no summary"
+        events.row(name=tool, tests=len(done.verdicts), summary=summary, exit=done.status)
+        why = done.why(seconds)
+        failures += [f"{tool}: {why}; {summary}"] if why else []
     gtest.must_be_none(failures)
