@@ -36,7 +36,7 @@ class Run:
 def run(kit, log, command, seconds, **fields):
     """The Run of a program that may take so many seconds. `fields` are part of each row."""
     done = Run({})
-    limited = ["timeout", "-k", str(GRACE_S), str(kit.limit(seconds)), *command]
+    limited = ["timeout", "-k", str(GRACE_S), str(seconds), *command]
     with kit.open_log(log) as file:
         process = subprocess.Popen(limited, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    errors="replace", env=kit.environment(), cwd=kit.root)

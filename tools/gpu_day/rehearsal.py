@@ -21,13 +21,13 @@ def emulated(path):
     return "tests/cuda/gpu_tests_emulated" if path == programs.TOGETHER else path.replace("_gpu_test", "_test")
 
 
-# For each program of a bundle the emulator's program in its place; tests are told by their names.
+# For each program of a bundle that a rehearsal runs, the emulator's program in its place.
 PROGRAMS = {
     "coordinator/coordinator": "coordinator/coordinator",
     "tools/somnus": "tools/somnus",
     "worker/worker": "tests/cuda/emulated_worker",
     "tools/bench/gpu_bench": "tests/cuda/gpu_bench_emulated",
-    **{path: emulated(path) for path in programs.paths()},
+    **{program.path: emulated(program.path) for listed in programs.ITEMS.values() for program in listed if program.rehearsed},
 }
 DATA = ("tests/data", "tools/bench/shapes", "tools/bench/peers", "tools/gpu_day")
 

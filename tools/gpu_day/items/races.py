@@ -28,13 +28,14 @@ def run(kit):
     for tool, seconds, flags in TOOLS:
         command = [sanitizer, "--tool", tool, *flags, "--print-limit", "20", "--error-exitcode", "9", kit.path(programs.TOGETHER),
                    f"--gtest_filter={kit.pick(SMALL, 'ArgMaxTest.Small*')}"]
-        done = gtest.run(kit, f"races.{tool}", command, seconds, tool=tool)
+        limit = kit.limit(seconds)
+        done = gtest.run(kit, f"races.{tool}", command, limit, tool=tool)
         text = logs.text(kit.log(f"races.{tool}"))
         if any(words in text for words in REFUSED):
             raise events.Skipped(f"compute-sanitizer does not work on this machine: {text.strip().splitlines()[-1][:200]}")
         found = SUMMARY.findall(text)
         summary = found[-1] if found else "no summary"
         events.row(name=tool, tests=len(done.verdicts), summary=summary, exit=done.status)
-        why = done.why(seconds)
+        why = done.why(limit)
         failures += [f"{tool}: {why}; {summary}"] if why else []
     gtest.must_be_none(failures)
