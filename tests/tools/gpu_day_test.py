@@ -173,8 +173,10 @@ class OtherDays(Folder):
         self.assert_forms(lines)
         self.assertEqual(ends(lines), [("first", "ok"), ("long", "skipped")])
         self.assertEqual(starts(lines), ["first", "cut"])
-        with open(os.path.join(self.out, "day.md"), encoding="utf-8") as page:
-            self.assertIn("| first | ok |", page.read())
+        with open(os.path.join(self.out, "day.md"), encoding="utf-8") as file:
+            page = file.read()
+        self.assertIn("| first | ok |", page)
+        self.assertIn("| cut | not ended |", page)
         wait_until(lambda: not alive(pid), 30, "the killed day's item to end")
 
         with open(marker, "w", encoding="ascii"):

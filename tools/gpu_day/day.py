@@ -92,6 +92,7 @@ class Day:
             self.write_page()
             return True
         self.journal.event(item.name, "start", data={"budget": item.seconds, "what": item.what})
+        self.write_page()  # names the item, should the day be cut off in it
         began = time.monotonic()
         status, data = runner.run_item(item, self.journal, self.kit.logs, self.environment, self.began)
         self._run = None
