@@ -38,7 +38,8 @@ make_bundle() {
   source "$here/bundle.sh"
   bundle_binaries "$dir" "${tests[@]}" "${programs[@]}"
   dir=$(cd "$dir" && pwd)
-  cp -r tests/data/{gguf,tiny,variants} --parents -t "$dir"
+  # shellcheck disable=SC2046  # one folder a line
+  cp -r $(python3 tools/gpu_day/programs.py --data) --parents -t "$dir"
   cp -r --parents tools/bench/shapes tools/bench/peers tools/bench/gpu_bench.sh tools/gpu_day/library_path.py -t "$dir"
   cp "${BASH_SOURCE[0]}" "$dir/gpu_check.sh"
   printf '%s\n' "${tests[@]}" | sed 's,//,,; s,:,/,' >"$dir/gpu_tests.txt"

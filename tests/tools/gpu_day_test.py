@@ -1,6 +1,9 @@
 """tools/gpu_day.sh: the files that a device day leaves behind, after every kind of end; and the whole day over the emulator."""
+import errno
+import importlib
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -15,8 +18,9 @@ from cluster.harness import BIN, ROOT, alive, wait_until
 SCRIPT = os.path.join(ROOT, "tools", "gpu_day.sh")
 FOLDER = os.path.join(ROOT, "tools", "gpu_day")
 FILES = ["clocks.csv", "day.jsonl", "day.md", "logs.tar.xz"]
-ITEMS = ["env", "alive", "kernels", "model", "decode", "sleep", "served", "ops", "races", "ncu", "ranks"]
-EMULATED = [os.path.join(BIN, "tests", "cuda", name) for name in ("gpu_tests_emulated", "gpu_bench_emulated", "emulated_worker")]
+ITEMS = ["env", "alive", "kernels", "runner", "served", "model", "decode", "sleep", "backups", "races", "ops", "ncu", "memory", "ranks"]
+EMULATED = [os.path.join(BIN, "tests", "cuda", name) for name in
+            ("gpu_tests_emulated", "gpu_bench_emulated", "emulated_worker", "all_reduce_test", "process_memory_test", "runner_test", "tune_test")]
 # A day of other items: [[name, budget, Python code], ...].
 OTHER_DAY = """
 import json, os, sys
@@ -60,6 +64,20 @@ class Folder(unittest.TestCase):
         self.out = os.path.join(self.folder, "out")
         self.environment = {**os.environ, "TMPDIR": self.folder}  # a killed day leaves its scratch folder there
 
+    def module(self, name):
+        """A module of the day."""
+        sys.path.insert(0, FOLDER)
+        self.addCleanup(sys.path.remove, FOLDER)
+        return importlib.import_module(name)
+
+    def program(self, path, text):
+        """A shell script."""
+        path = os.path.join(self.folder, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"#!/bin/sh\n{text}\n")
+        os.chmod(path, 0o755)
+
     def assert_files(self):
         self.assertEqual(sorted(os.listdir(self.out)), FILES)
 
@@ -71,7 +89,7 @@ class Folder(unittest.TestCase):
                 self.assertIsInstance(line["row"], dict)
             else:
                 self.assertEqual(set(line), {"t", "item", "status", "seconds", "data"}, line)
-                self.assertIn(line["status"], ("start", "ok", "fail", "timeout", "skipped"))
+                self.assertIn(line["status"], ("start", "ok", "fail", "timeout", "interrupted", "skipped"))
         self.assertEqual((lines[0]["item"], lines[0]["status"]), ("day", "start"))
         self.assertLessEqual({"commit", "date", "gpu", "cublaslt", "cpus", "host_memory_bytes"}, set(lines[0]["data"]))
 
@@ -155,8 +173,10 @@ class OtherDays(Folder):
         self.assert_forms(lines)
         self.assertEqual(ends(lines), [("first", "ok"), ("long", "skipped")])
         self.assertEqual(starts(lines), ["first", "cut"])
-        with open(os.path.join(self.out, "day.md"), encoding="utf-8") as page:
-            self.assertIn("| first | ok |", page.read())
+        with open(os.path.join(self.out, "day.md"), encoding="utf-8") as file:
+            page = file.read()
+        self.assertIn("| first | ok |", page)
+        self.assertIn("| cut | not ended |", page)
         wait_until(lambda: not alive(pid), 30, "the killed day's item to end")
 
         with open(marker, "w", encoding="ascii"):
@@ -178,9 +198,23 @@ class OtherDays(Folder):
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(60), 1)
         lines = read(path)
-        self.assertEqual(ends(lines), [("waits", "timeout"), ("next", "skipped")])
-        self.assertEqual({line["data"]["reason"] for line in lines if line.get("status") in ("timeout", "skipped")}, {"ended by SIGTERM"})
+        self.assertEqual(ends(lines), [("waits", "interrupted"), ("next", "skipped")])
+        self.assertEqual([line["data"]["reason"] for line in lines if line.get("status") in ("interrupted", "skipped")],
+                         ["ended by SIGTERM: --resume runs the item again", "ended by SIGTERM"])
         self.assert_files()
+        # An item that was interrupted has no result: it runs again, behind the items that have waited for longer.
+        status, resumed, page = self.day([["waits", 300, GOOD], ["next", 30, GOOD]], "--resume", path)
+        self.assertEqual(ends(resumed[len(lines):]), [("next", "ok"), ("waits", "ok")])
+        self.assertEqual(status, 0)
+        self.assertIn("| waits | ok |", page)
+
+    def test_an_item_over_its_budget_does_not_run_again(self):
+        self.day([["slow", 1, WAITS], ["next", 30, GOOD]])
+        path = os.path.join(self.out, "day.jsonl")
+        before = read(path)
+        _, lines, page = self.day([["slow", 1, GOOD], ["next", 30, GOOD]], "--resume", path)
+        self.assertEqual(ends(lines[len(before):]), [])
+        self.assertIn("| slow | timeout |", page)
 
     def test_a_full_disk_ends_no_item_and_the_page_is_printed(self):
         rows = "for i in range(200): print('{\"row\": {\"name\": \"a row that fills the disk\", \"us\": %d}}' % i, flush=True)"
@@ -193,10 +227,97 @@ class OtherDays(Folder):
         self.assertIn("| after | ok |", done.stdout)
         self.assertEqual(os.path.getsize(os.path.join(self.out, "day.jsonl")), 4096)
 
+    def test_a_disk_that_is_full_from_the_start_ends_no_item(self):
+        done = subprocess.run(self.command([["first", 30, GOOD], ["after", 30, GOOD]]), capture_output=True, text=True, timeout=120,
+                              stdin=subprocess.DEVNULL, env=self.environment,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name in ("day.jsonl", "day.md", "clocks.csv"):
+            self.assertIn(f"{name}: ", done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+        self.assertIn("| first | ok |", done.stdout)
+        self.assertIn("| after | ok |", done.stdout)
+
+    def test_a_disk_that_gets_room_again_has_every_line(self):
+        journal = self.module("journal")
+        with mock.patch("os.write", side_effect=OSError(errno.ENOSPC, "No space left on device")), mock.patch("sys.stderr"):
+            one = journal.Journal(os.path.join(self.out, "day.jsonl"), 0, [{"item": "day", "status": "start"}])
+            one.row("a", {"us": 1})
+            self.assertEqual(os.listdir(self.out), [])
+        one.row("a", {"us": 2})
+        one.row("a", {"us": 3})
+        self.assertEqual(read(os.path.join(self.out, "day.jsonl")),
+                         [{"item": "day", "status": "start"}, *({"item": "a", "row": {"us": us}} for us in (1, 2, 3))])
+
+    def test_a_full_disk_takes_nothing_from_the_file_that_is_resumed(self):
+        journal = self.module("journal")
+        path = os.path.join(self.out, "day.jsonl")
+        earlier = [{"item": "day", "status": "start"}, {"item": "a", "row": {"us": 1}}]
+        journal.Journal(path, 0, earlier)
+        with mock.patch("os.write", side_effect=OSError(errno.ENOSPC, "No space left on device")), mock.patch("sys.stderr"):
+            journal.Journal(path, 0, journal.read(path)).row("a", {"us": 2})
+        self.assertEqual(read(path), earlier)
+
+    def test_a_folder_that_cannot_be_is_refused(self):
+        with open(os.path.join(self.folder, "file"), "w", encoding="ascii"):
+            pass
+        self.out = os.path.join(self.folder, "file", "out")
+        done = subprocess.run(self.command([["a", 30, GOOD]]), capture_output=True, text=True, timeout=60, env=self.environment)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("error: [Errno 20] Not a directory", done.stderr)
+
+    def test_a_program_over_its_limit_leaves_time_for_the_programs_behind(self):
+        item = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import events, kits, programs
+all_of_them = [programs.Program(os.path.join(sys.argv[2], name), seconds) for name, seconds in
+               (("hangs", 1), ("good", 10), ("crashes", 10), ("missing", 10), ("lacks", 10))]
+try:
+    programs.run_all(kits.Kit(root=sys.argv[2], logs=sys.argv[2], scratch=sys.argv[2]), "kernels", all_of_them, 44)
+except events.Failed as failure:
+    print(failure)
+"""
+        child = os.path.join(self.folder, "child")
+        self.program("hangs", f"""echo '[ RUN      ] A.One
+[       OK ] A.One (5 ms)
+[ RUN      ] A.Two'
+sleep 600 & echo $! >{child}
+trap '' TERM
+wait; sleep 600""")
+        self.program("good", "echo '[       OK ] B.One (5 ms)'")
+        self.program("crashes", "echo '[ RUN      ] C.One'; echo no device; exit 3")
+        self.program("lacks", "echo '[  SKIPPED ] D.One (0 ms)'")
+        done = subprocess.run([sys.executable, "-c", item, FOLDER, self.folder], capture_output=True, text=True, timeout=60,
+                              env={**self.environment, "LC_ALL": "C"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        *rows, failure = done.stdout.splitlines()
+        # Of 44 s the programs behind keep 40, and an end by KILL takes 2.
+        failure = re.sub(r"limit of (1(\.\d)?|2) s", "limit of 2 s", failure)
+        self.assertEqual([(row["test"], row["program"]) for row in (json.loads(line)["row"] for line in rows)],
+                         [("A.One", "hangs"), ("B.One", "good"), ("D.One", "lacks")])
+        self.assertEqual(failure, "; ".join((
+            "hangs: over the limit of 2 s in A.Two, 0 of 1 tests failed", "crashes: exit status 3 in C.One: no device",
+            f"missing: exit status 127: timeout: failed to run command '{self.folder}/missing': No such file or directory",
+            "lacks: no test ran, 1 were skipped")))
+        with open(child, encoding="ascii") as file:
+            pid = int(file.read())
+        wait_until(lambda: not alive(pid), 30, "the program's child to end")
+
+    def test_nothing_of_an_item_is_left(self):
+        """Programs under timeout(1) have a process group of their own."""
+        code = """
+import os, subprocess
+child = subprocess.Popen(["sleep", "600"], start_new_session=False, process_group=0)
+print('{"row": {"pid": %d}}' % child.pid, flush=True)
+"""
+        _, lines, _ = self.day([["leaves", 30, code]])
+        self.assertEqual(ends(lines), [("leaves", "ok")])
+        pid, = [line["row"]["pid"] for line in lines if "row" in line]
+        wait_until(lambda: not alive(pid), 30, "what the item has left to end")
+
     def test_a_clock_that_is_set_changes_no_budget(self):
-        sys.path.insert(0, FOLDER)
-        self.addCleanup(sys.path.remove, FOLDER)
-        import journal
+        journal = self.module("journal")
         now = 1.8e9
         for begun, least in ((now - 20, 20), (now + 5000, 0), (0, 0)):
             with self.subTest(begun=begun), mock.patch("time.time", return_value=now) as clock:
@@ -204,6 +325,23 @@ class OtherDays(Folder):
                 clock.return_value = now + 1e6
                 self.assertGreaterEqual(one.seconds(), least)
                 self.assertLess(one.seconds(), least + 60)
+
+    def test_a_long_page_is_whole_in_its_file_and_its_beginning_is_printed(self):
+        code = ("import json\nfor count in range(400):\n    print(json.dumps({'row': {'name': f'op of {count} rows', 'us': 13.5, "
+                "'peer': 'matmul', 'torch_us': 15.0, 'ratio': 1.1}}))")
+        done = subprocess.run(self.command([["ops", 30, code]]), capture_output=True, text=True, timeout=120, env=self.environment)
+        with open(os.path.join(self.out, "day.md"), encoding="utf-8") as file:
+            page = file.read()
+        self.assertIn("| op of 399 rows | 13.5 | matmul | 15.0 | 1.10 |", page)
+        self.assertLess(len(done.stdout), 12000)
+        begun, _, rest = done.stdout.rpartition("\n\n... ")
+        self.assertEqual(rest, "the rest is in day.md\n\n")
+        self.assertTrue(page.startswith(begun + "\n"), "the last line that is printed is whole")
+
+    def test_the_page_says_what_an_item_has_not_measured(self):
+        code = f"{GOOD}; print('{{\"data\": {{\"not_measured\": [\"model: decode, batch 8\"], \"torch\": \"no PyTorch\"}}}}')"
+        _, _, page = self.day([["ops", 30, code]])
+        self.assertRegex(page, r"\| ops \| ok \| [\d.]+ \| no PyTorch; no time was left for model: decode, batch 8 \|")
 
     def test_the_page_sets_numbers_beside_the_h100s(self):
         rows = [{"part": "model", "name": "decode, batch 1", "model": "qwen3-8b", "batch": 1, "tokens_per_second": 210.5, "step_ms": 4.75,
@@ -229,6 +367,14 @@ class OtherDays(Folder):
             self.assertIn(line, page)
 
 
+class Docs(Folder):
+    def test_the_page_about_gpus_has_the_items_and_budgets(self):
+        with open(os.path.join(ROOT, "docs", "gpu_verification.md"), encoding="utf-8") as file:
+            listed = re.findall(r"^\| `(\w+)` \| (\d+) \|", file.read(), re.MULTILINE)
+        self.assertEqual(listed, [(item.name, str(item.seconds)) for item in self.module("table").ITEMS])
+        self.assertEqual([name for name, _ in listed], ITEMS)
+
+
 class Packs(Folder):
     def pack(self, *flags):
         return subprocess.run([SCRIPT, "--pack", os.path.join(self.folder, "pack"), "--from", os.path.join(self.folder, "kit"), *flags],
@@ -247,15 +393,34 @@ class Packs(Folder):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "pack"))), ["day.tar.xz", "gpu_day.sh"])
 
+    def test_the_clone_travels_too(self):
+        clone = os.path.join(self.folder, "clone")
+        os.makedirs(os.path.join(clone, "tools"))
+        subprocess.run(["cp", SCRIPT, os.path.join(clone, "tools")], check=True)
+        subprocess.run(["git", "init", "-q", clone], check=True)
+        kit = os.path.join(self.folder, "kit")
+        os.makedirs(kit)
+        with open(os.path.join(kit, "noise"), "wb") as file:
+            file.write(os.urandom(3 << 20))
+        command = [os.path.join(clone, "tools", "gpu_day.sh"), "--pack", os.path.join(self.folder, "pack"), "--from", kit]
+        for size, status in ((61 << 20, 1), (50 << 20, 0)):
+            with self.subTest(size=size):
+                with open(os.path.join(clone, "large"), "wb") as file:
+                    file.truncate(size)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+                self.assertEqual(done.returncode, status, done.stderr)
+                self.assertEqual("more than the 2 that may travel" in done.stderr, status == 1, done.stderr)
+
     def test_a_pack_runs_elsewhere(self):
-        """Without programs every item fails or is skipped, and says so."""
+        """Without programs every item fails or is skipped, and says so. A folder without room is no obstacle: another one is taken."""
         tools = os.path.join(self.folder, "kit", "tools")
         os.makedirs(tools)
         subprocess.run(["cp", "-r", FOLDER, tools], check=True)
         self.assertEqual(self.pack().returncode, 0)
         pack = os.path.join(self.folder, "pack")
         done = subprocess.run([os.path.join(pack, "gpu_day.sh"), "--bundle", os.path.join(pack, "day.tar.xz"), "--out", self.out,
-                               "--items", "env,ranks"], capture_output=True, text=True, timeout=120, cwd="/")
+                               "--items", "env,ranks"], capture_output=True, text=True, timeout=120, cwd="/",
+                              env={**os.environ, "TMPDIR": os.path.join(self.folder, "nowhere")})
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assert_files()
         lines = read(os.path.join(self.out, "day.jsonl"))
@@ -294,13 +459,6 @@ class LibraryPath(Folder):
         self.put_library()
         self.assertIn(self.packages, self.found())
         self.assertEqual(self.found(SOMNUS_LIBRARY_PATH="/given"), ["/given"])
-
-    def program(self, path, text):
-        path = os.path.join(self.folder, path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(f"#!/bin/sh\n{text}\n")
-        os.chmod(path, 0o755)
 
     def test_every_script_passes_it_on(self):
         self.put_library()
@@ -345,6 +503,11 @@ class Rehearsal(Folder):
         self.assertIn(found["model"], ("ok", "skipped"))
         rows = {name: [line["row"] for line in lines if line["item"] == name and "row" in line] for name in ITEMS}
         self.assertEqual([name for name in ITEMS if not rows[name] and name != "model"], [])
+        programs = {row["program"] for name in ITEMS for row in rows[name] if row.get("verdict") == "ok" and "program" in row}
+        self.assertEqual(programs, {program.name for listed in self.module("programs").ITEMS.values() for program in listed
+                                    if program.rehearsed})
+        self.assertEqual([row["name"] for row in rows["backups"]],
+                         [f"{backup}, {sleep}" for backup in ("retain", "release", "file", "compress") for sleep in ("first", "second")])
         self.assertEqual(lines[0]["data"]["gpu"]["name"], "Stand-in GPU")
         self.assertEqual([row["name"] for row in rows["alive"]], ["plain", "eager", "own-kernels", "no-programmatic-launch"])
         self.assertEqual([row["name"] for row in rows["served"]],

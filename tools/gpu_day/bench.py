@@ -10,12 +10,11 @@ def rows_of(kit, name, *flags):
     error."""
     command = [kit.path("tools", "bench", "gpu_bench"), *flags, "--json-lines", "-"]
     found, end = [], {}
-    with open(kit.log(name), "w", encoding="utf-8") as log:
+    with kit.open_log(name) as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, errors="replace",
                                    env=kit.environment(), cwd=kit.root)
         for text in process.stdout:
             log.write(text)
-            log.flush()
             try:
                 row = json.loads(text)
             except ValueError:

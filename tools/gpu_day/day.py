@@ -2,6 +2,7 @@
 """The device day: runs the table's items in turn within a time, and leaves four files under --out.
 
 day.jsonl (every event at once), day.md (its tables, rewritten after each item), clocks.csv, logs.tar.xz. tools/gpu_day.sh calls it.
+A disk that is full, even from the start, ends no item: the files lack what had no room, and the page is printed.
 """
 import argparse
 import os
@@ -37,13 +38,15 @@ def arguments(argv, table):
     try:
         args.table = tables.named(table, args.items.split(",")) if args.items else list(table)
         args.earlier = journal.read(args.resume) if args.resume else []
+        os.makedirs(args.out, exist_ok=True)
     except (OSError, ValueError) as error:
-        parser.error(str(error))
+        if not isinstance(error, OSError) or error.errno not in journal.NO_ROOM:
+            parser.error(str(error))
     if args.resume:
         args.table = tables.unfinished(args.table, args.earlier)
     if args.rehearse:
         args.table = tables.rehearsed(args.table)
-    args.seconds = args.seconds or SECONDS * (tables.REHEARSAL_FACTOR if args.rehearse else 1)
+    args.seconds = args.seconds or SECONDS * (kits.REHEARSAL_FACTOR if args.rehearse else 1)
     return args
 
 
@@ -52,13 +55,11 @@ class Day:
 
     def __init__(self, args, scratch):
         self.args, self.ended_by = args, None
-        os.makedirs(args.out, exist_ok=True)
         folder = os.path.join(scratch, "logs")
         os.makedirs(folder)
         self.kit = kits.Kit(root=os.path.abspath(args.root), logs=folder, scratch=scratch, rehearse=args.rehearse,
                             library_path=library_path.library_path(), torch_python=library_path.python_with("torch", "transformers") or "")
-        self.environment = {**os.environ, **self.kit.variables(), kits.VARIABLE: os.path.join(scratch, "kit.json"), "PYTHONUNBUFFERED": "1"}
-        self.kit.save(self.environment[kits.VARIABLE])
+        self.environment = {**os.environ, **self.kit.variables(), kits.VARIABLE: self.kit.text(), "PYTHONUNBUFFERED": "1"}
         self.journal = journal.Journal(self.file("day.jsonl"), args.begun, args.earlier)
         self._run = None
 
@@ -91,16 +92,17 @@ class Day:
             self.write_page()
             return True
         self.journal.event(item.name, "start", data={"budget": item.seconds, "what": item.what})
+        self.write_page()  # names the item, should the day be cut off in it
         began = time.monotonic()
         status, data = runner.run_item(item, self.journal, self.kit.logs, self.environment, self.began)
         self._run = None
-        if self.ended_by:
-            status, data["reason"] = "timeout", f"ended by {self.ended_by}"
+        if self.ended_by and status != "ok":
+            status, data["reason"] = "interrupted", f"ended by {self.ended_by}: --resume runs the item again"
         elif status == "timeout":
             data.setdefault("reason", f"over its budget of {item.seconds:g} s")
         self.journal.event(item.name, status, time.monotonic() - began, data)
         self.write_page()
-        if status in ("fail", "timeout"):
+        if status in ("fail", "timeout", "interrupted"):
             self.replace("logs.tar.xz", logs.pack(self.kit.logs))
         return status in ("ok", "skipped")
 
@@ -125,9 +127,19 @@ class Day:
                 os.unlink(partial)
 
 
+def make_scratch(out):
+    """A folder for logs and models. The module tempfile alone would refuse a folder in which a test file finds no room."""
+    for folder in filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", out)):
+        try:
+            return tempfile.mkdtemp(prefix="gpu_day_", dir=folder)
+        except OSError as error:
+            print(f"{folder}: {error}", file=sys.stderr)
+    sys.exit("error: no folder for logs and models can be made: set TMPDIR")
+
+
 def main(argv=None, table=tables.ITEMS):
     args = arguments(argv, table)
-    scratch = tempfile.mkdtemp(prefix="gpu_day_")
+    scratch = make_scratch(args.out)
     day = Day(args, scratch)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, day.end)
@@ -135,7 +147,7 @@ def main(argv=None, table=tables.ITEMS):
         good = day.run()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    print(day_page.text(day.journal.lines), flush=True)
+    print(day_page.printed(day.journal.lines), flush=True)
     return 0 if good else 1
 
 

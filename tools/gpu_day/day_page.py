@@ -2,7 +2,7 @@
 import earlier
 import journal
 
-LIMIT = 11500  # characters, so that a caller that keeps 12,000 characters of the output has the whole page
+LIMIT = 11500  # characters of what is printed, for a caller that keeps 12,000 characters of the output; day.md has all
 
 
 def measured(lines):
@@ -24,8 +24,10 @@ def measured(lines):
 
 def number(value, digits=3):
     """A float with that many significant digits, and commas between thousands."""
-    if isinstance(value, (bool, str)) or value is None:
-        return str(value)
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, str):
+        return value
     if isinstance(value, int):
         return f"{value:,}"
     size = abs(value)
@@ -56,32 +58,38 @@ def table(head, rows):
     return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + ["| " + " | ".join(row) + " |" for row in rows] + [""]
 
 
+def why(data):
+    """What the line of an item's end says of the end, and of what is missing."""
+    missing = ", ".join(data.get("not_measured", []))
+    return "; ".join(filter(None, (data.get("reason"), data.get("torch"), missing and f"no time was left for {missing}")))
+
+
 def summary(lines):
-    """The machine of each call, and a line for each item."""
-    day = [line["data"] for line in lines if line["item"] == "day"]
-    text = []
-    for count, data in enumerate(day, 1):
+    """A row for each call, as the table of runs has them, and a row for each item."""
+    runs = []
+    for count, data in enumerate((line["data"] for line in lines if line["item"] == "day"), earlier.RUNS + 1):
         gpu = data.get("gpu", {})
-        text += [f"R{4 + count}: commit {data.get('commit', '')[:10] or 'unknown'}, {data.get('date')}, "
-                 f"{gpu.get('name', 'no GPU')}, driver {gpu.get('driver_version', '?')}, CUDA {gpu.get('cuda', '?')}, "
-                 f"{gpu.get('memory.total', '?')}, "
-                 f"clocks {gpu.get('clocks.sm', '?')} of {gpu.get('clocks.max.sm', '?')}, power {gpu.get('power.limit', '?')}, "
-                 f"{data.get('cpus')} CPUs, {data.get('host_memory_bytes', 0) / 1e9:.0f} GB, cuBLASLt {data.get('cublaslt') or 'none'}"
-                 + (" (a rehearsal: no number counts)" if data.get("rehearsal") else ""), ""]
+        runs.append([f"R{count}", data.get("commit", "")[:10] or "unknown",
+                     f"{data.get('date')}: {gpu.get('name', 'no GPU')}, {gpu.get('memory.total', '?')}, driver "
+                     f"{gpu.get('driver_version', '?')}, CUDA {gpu.get('cuda', '?')}, clock {gpu.get('clocks.sm', '?')} of "
+                     f"{gpu.get('clocks.max.sm', '?')}, power limit {gpu.get('power.limit', '?')}; {data.get('cpus')} CPUs, "
+                     f"{data.get('host_memory_bytes', 0) / 1e9:.0f} GB; cuBLASLt: {data.get('cublaslt') or 'none'}"
+                     + (" (a rehearsal: no number counts)" if data.get("rehearsal") else "")])
     rows = []
     ends = {line["item"]: line for line in lines if "status" in line and line["item"] != "day"}
     for name, line in ends.items():
-        rows.append([name, line["status"], f"{line['seconds']:.1f}", str(line["data"].get("reason", ""))[:300].replace("|", "/")])
-    return text + table(["item", "status", "s", "why"], rows)
+        status = "not ended" if line["status"] == "start" else line["status"]  # it runs, or the call was cut off
+        rows.append([name, status, f"{line['seconds']:.1f}", why(line["data"])[:300].replace("|", "/")])
+    return table(["run", "commit", "what"], runs) + table(["item", "status", "s", "why"], rows)
 
 
 def verdicts(lines):
-    tests = [line for line in lines if "verdict" in line.get("row", {})]
+    tests = [(line["row"]["verdict"], f"{line['item']}: {line['row']['test']}") for line in lines if "verdict" in line.get("row", {})]
     if not tests:
         return []
-    good = sum(line["row"]["verdict"] == "ok" for line in tests)
-    failed = [f"{line['item']}: {line['row']['test']}" for line in tests if line["row"]["verdict"] == "failed"]
-    return [f"Tests: {good} ok, {len(failed)} failed, {len(tests) - good - len(failed)} skipped.", *failed[:30], ""]
+    by = {verdict: [name for one, name in tests if one == verdict] for verdict in ("ok", "failed", "skipped")}
+    named = [f"- {verdict}: {name}" for verdict in ("failed", "skipped") for name in by[verdict][:30]]
+    return ["Tests: " + ", ".join(f"{len(names)} {verdict}" for verdict, names in by.items()) + ".", *named, ""]
 
 
 def expectations(found):
@@ -129,6 +137,14 @@ def models(found):
     return table(["tokens/s (of copy)", *map(str, earlier.BATCHES), "prefill of 4,096"], rows) if rows else []
 
 
+def graphs(lines):
+    """A line for each model that was measured: what a decode step replays, and what the models and caches take."""
+    rows = [line["row"] for line in lines if line.get("row", {}).get("part") == "model" and line["row"].get("name") == "graphs"]
+    return [f"- {row['model']}: {row['count']} graphs in {row['seconds']:.2f} s, {row['bytes'] / (1 << 20):.1f} MiB; weights "
+            f"{row['weights_bytes'] / 1e9:.2f} GB, KV cache {row['kv_cache_bytes'] / 1e9:.2f} GB; ready after {row['ready_seconds']:.2f} s"
+            for row in rows] + [""] if rows else []
+
+
 def sleeps(found):
     rows = [[name, f"{number(row['sleep_seconds'] * 1e3)} ms", f"{number(row['wake_seconds'] * 1e3)} ms",
              f"{number(row['released_bytes'] / row['held_bytes'] * 100, 4)} %", h100]
@@ -152,15 +168,23 @@ def chunks(lines):
 
 def others(lines):
     """A line for each row of the items that have no table."""
-    told = [line for line in lines if "row" in line and line["item"] in ("alive", "model", "served", "races", "ncu")
+    told = [(line["item"], line["row"]) for line in lines
+            if "row" in line and line["item"] in ("alive", "model", "served", "backups", "races", "ncu")
             and "verdict" not in line["row"] and "part" not in line["row"]]
-    return [f"- {line['item']}: " + ", ".join(f"{key} {number(value)}" for key, value in line["row"].items()
-                                              if not isinstance(value, (list, dict)))[:260] for line in told] + [""]
+    return [f"- {item}, {row.get('name', '')}: " + ", ".join(f"{key} {number(value)}" for key, value in row.items()
+                                                          if key != "name" and not isinstance(value, (list, dict)))[:260]
+            for item, row in told] + [""]
 
 
 def text(lines):
+    """The whole page."""
     found = measured(lines)
-    page = ["# The device day", "", *summary(lines), *ceilings(lines), *verdicts(lines), *expectations(found), *others(lines),
-            *models(found), *sleeps(found), *linears(found), *attention(found), *beside_torch(lines), *chunks(lines)]
-    whole = "\n".join(page)
-    return whole if len(whole) <= LIMIT else whole[:LIMIT] + "\n... the rest is in day.jsonl\n"
+    return "\n".join(["# The device day", "", *summary(lines), *ceilings(lines), *verdicts(lines), *expectations(found), *others(lines),
+                      *models(found), *graphs(lines), *sleeps(found), *linears(found), *attention(found), *beside_torch(lines),
+                      *chunks(lines)])
+
+
+def printed(lines):
+    """The page, or as many of the first lines as LIMIT allows."""
+    whole = text(lines)
+    return whole if len(whole) <= LIMIT else whole[:whole.rindex("\n", 0, LIMIT)] + "\n\n... the rest is in day.md\n"

@@ -5,7 +5,10 @@ import os
 import shutil
 import sys
 
-VARIABLE = "SOMNUS_GPU_DAY"  # names the JSON file of a Kit
+import logs
+
+VARIABLE = "SOMNUS_GPU_DAY"  # a Kit as JSON
+REHEARSAL_FACTOR = 10  # of budgets and limits: the emulator's machine may be slow and busy, and a rehearsal's times mean nothing
 # A rehearsal's servers are small, since the emulator takes a fraction of a second for a step.
 TINY_FLAGS = ("--dtype=float32", "--max-num-seqs=4", "--max-num-batched-tokens=32", "--max-model-len=128", "--kv-cache-memory-bytes=1MiB",
               "--graph-sizes=1,2,4")
@@ -26,8 +29,15 @@ class Kit:
     def log(self, name):
         return os.path.join(self.logs, f"{name}.log")
 
+    def open_log(self, name):
+        return logs.Log(self.log(name))
+
     def pick(self, real, rehearsed):
         return rehearsed if self.rehearse else real
+
+    def limit(self, seconds):
+        """The limit of a part of an item, which a rehearsal stretches as it stretches the item's budget."""
+        return seconds * self.pick(1, REHEARSAL_FACTOR)
 
     def environment(self, **more):
         """The environment of the bundle's programs alone, whose libraries are in the bundle; the machine has the libraries of
@@ -54,14 +64,13 @@ class Kit:
         shutil.copy(self.path("tools", "bench", "shapes", shape, "config.json"), folder)
         return folder, ("--device=cuda", "--load-format=dummy")
 
-    def save(self, path):
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(dataclasses.asdict(self), file)
+    def text(self):
+        """The value of VARIABLE. No file: a disk may be full."""
+        return json.dumps(dataclasses.asdict(self))
 
 
 def current():
-    """The kit that the caller of this process has saved. The modules of tools/bench/peers can be imported afterwards."""
-    with open(os.environ[VARIABLE], encoding="utf-8") as file:
-        kit = Kit(**json.load(file))
+    """The kit of the caller of this process. The modules of tools/bench/peers can be imported afterwards."""
+    kit = Kit(**json.loads(os.environ[VARIABLE]))
     sys.path.append(kit.path("tools", "bench", "peers"))
     return kit

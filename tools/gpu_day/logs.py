@@ -1,9 +1,46 @@
-"""logs.tar.xz: every log of the day, the middle of long ones left out."""
+"""The logs of a day, and logs.tar.xz, which holds every log, the middle of long ones left out."""
 import io
 import os
+import sys
 import tarfile
 
 KEPT_BYTES = 512 << 10  # of a log's beginning and end, each
+
+
+class Log:
+    """A new log, a context manager. On a full disk the item goes on, and the log lacks what the disk did not take."""
+
+    def __init__(self, path):
+        try:
+            self._file = open(path, "wb", buffering=0)
+        except OSError as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            self._file = open(os.devnull, "wb", buffering=0)
+
+    def write(self, text):
+        try:
+            self._file.write(text.encode(errors="replace"))
+        except OSError:
+            pass
+
+    def fileno(self):
+        """For a process that writes into the log."""
+        return self._file.fileno()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+
+def text(path):
+    """The text of a log; none when a full disk had no room for the log."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
 
 
 def shortened(path):

@@ -60,22 +60,21 @@ def facts(root, kit):
 class Clocks:
     """Writes the GPU's clocks, power and the reasons for low clocks twice a second, until stop()."""
 
-    HEADER = "timestamp, clocks.sm [MHz], power.draw [W], clocks_event_reasons.active\n"
+    HEADER = b"timestamp, clocks.sm [MHz], power.draw [W], clocks_event_reasons.active\n"
 
     def __init__(self, path, resumed):
-        self._file = open(path, "a" if resumed else "w", encoding="ascii")
-        if self._file.tell() == 0:
-            self._file.write(self.HEADER)
-            self._file.flush()
+        self._process = None
         try:
-            self._process = subprocess.Popen(["nvidia-smi", "--query-gpu=timestamp,clocks.sm,power.draw,clocks_event_reasons.active",
-                                              "--format=csv,noheader", "-lms", "500"], stdin=subprocess.DEVNULL, stdout=self._file,
-                                             stderr=subprocess.DEVNULL, preexec_fn=runner.die_with_parent)
-        except OSError:
-            self._process = None
+            with open(path, "ab" if resumed else "wb", buffering=0) as file:
+                if file.tell() == 0:
+                    file.write(self.HEADER)
+                self._process = subprocess.Popen(["nvidia-smi", "--query-gpu=timestamp,clocks.sm,power.draw,clocks_event_reasons.active",
+                                                  "--format=csv,noheader", "-lms", "500"], stdin=subprocess.DEVNULL, stdout=file,
+                                                 stderr=subprocess.DEVNULL, preexec_fn=runner.die_with_parent)
+        except OSError as error:  # there is no nvidia-smi, or the disk is full
+            print(f"clocks.csv: {error}", file=sys.stderr)
 
     def stop(self):
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
-        self._file.close()

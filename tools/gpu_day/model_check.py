@@ -134,9 +134,8 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         if args.root:
-            own = os.path.join(folder, "kit.json")
-            kits.Kit(root=os.path.abspath(args.root), logs=os.path.abspath(args.logs), scratch=folder).save(own)
-            os.environ[kits.VARIABLE] = own
+            own = kits.Kit(root=os.path.abspath(args.root), logs=os.path.abspath(args.logs), scratch=folder)
+            os.environ[kits.VARIABLE] = own.text()
         for shape in args.shapes:
             check(kits.current(), args, shape, os.path.join(folder, shape))
     return 0

@@ -11,15 +11,23 @@ import shutil
 import stat
 import sys
 
+import programs
+
 STUBS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stubs.py")
-# For each program of a bundle the emulator's program in its place.
+
+
+def emulated(path):
+    """The emulator's variant of a GPU's test program (tools/bazel/cuda.bzl)."""
+    return "tests/cuda/gpu_tests_emulated" if path == programs.TOGETHER else path.replace("_gpu_test", "_test")
+
+
+# For each program of a bundle that a rehearsal runs, the emulator's program in its place.
 PROGRAMS = {
     "coordinator/coordinator": "coordinator/coordinator",
     "tools/somnus": "tools/somnus",
     "worker/worker": "tests/cuda/emulated_worker",
     "tools/bench/gpu_bench": "tests/cuda/gpu_bench_emulated",
-    "tests/cuda/gpu_tests": "tests/cuda/gpu_tests_emulated",
-    "tests/cuda/all_reduce_gpu_test": "tests/cuda/all_reduce_test",
+    **{program.path: emulated(program.path) for listed in programs.ITEMS.values() for program in listed if program.rehearsed},
 }
 DATA = ("tests/data", "tools/bench/shapes", "tools/bench/peers", "tools/gpu_day")
 

@@ -7,6 +7,7 @@ import subprocess
 import threading
 
 import events
+import logs
 
 GRACE_S = 5  # from TERM to KILL, for an item beyond the budget
 OVERRUN = (124, 137, -signal.SIGKILL)
@@ -20,6 +21,16 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def end_session(session):
+    """Kills the processes of a session. Some have process groups of their own, as the programs of timeout(1) do."""
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.getsid(int(name)) == session:
+                os.kill(int(name), signal.SIGKILL)
+        except OSError:  # the process has ended, or is another user's
+            continue
+
+
 class ItemRun:
     """One run of an item: relays rows to the journal, and gathers the data of the end."""
 
@@ -27,8 +38,8 @@ class ItemRun:
         self.item, self.journal, self.data = item, journal, {}
         self._log = log
         command = ["timeout", "-k", str(GRACE_S), str(item.seconds), *item.words()]
-        with open(log, "a", encoding="utf-8") as errors:
-            # The item has a separate session, so that wait() ends the processes that the item leaves behind, as a group.
+        with logs.Log(log) as errors:
+            # The item has a separate session, so that wait() ends the processes that the item leaves behind.
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment,
                                              start_new_session=True, preexec_fn=die_with_parent)
         self._reader = threading.Thread(target=self._relay, daemon=True)
@@ -41,10 +52,7 @@ class ItemRun:
     def wait(self):
         """The item's status at the end."""
         code = self._process.wait()
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        end_session(self._process.pid)
         self._reader.join(GRACE_S)
         if code in OVERRUN:
             return "timeout"
@@ -66,8 +74,7 @@ class ItemRun:
 
 
 def last_line(log):
-    with open(log, encoding="utf-8", errors="replace") as file:
-        lines = [line.strip() for line in file if line.strip()]
+    lines = [line.strip() for line in logs.text(log).splitlines() if line.strip()]
     return lines[-1][-300:] if lines else ""
 
 
@@ -77,19 +84,18 @@ def logs_with_own_kernels(folder, item):
     for name in sorted(os.listdir(folder)):
         if not name.startswith(f"{item.name}."):
             continue
-        with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
-            if any(OWN_KERNELS in line for line in file):
-                found.append(name)
+        if OWN_KERNELS in logs.text(os.path.join(folder, name)):
+            found.append(name)
     return found
 
 
-def run_item(item, journal, logs, environment, began=None):
+def run_item(item, journal, folder, environment, began=None):
     """Runs the item to the end, and returns (status, data). `began` gets the ItemRun, so that a signal can stop it."""
-    run = ItemRun(item, journal, os.path.join(logs, f"{item.name}.log"), environment)
+    run = ItemRun(item, journal, os.path.join(folder, f"{item.name}.log"), environment)
     if began is not None:
         began(run)
     status = run.wait()
-    unwanted = logs_with_own_kernels(logs, item) if status == "ok" else []
+    unwanted = logs_with_own_kernels(folder, item) if status == "ok" else []
     if unwanted:
         status, run.data["reason"] = "fail", f"Somnus's own kernels made all products, since no cuBLASLt was found ({', '.join(unwanted)})"
     return status, run.data

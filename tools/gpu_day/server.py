@@ -8,6 +8,7 @@ import subprocess
 import time
 
 import events
+import logs
 
 START_S, STOP_S, ANSWER_S = 120, 20, 300
 NAME = "day"
@@ -31,7 +32,7 @@ class Server:
                    "--port", str(self.port), "--admin-port", str(self.admin_port), "--grpc-port", str(grpc_port), "--control-port",
                    str(control_port), "--served-model-name", NAME, *flags]
         began = time.monotonic()
-        with open(self.log, "w", encoding="utf-8") as file:
+        with kit.open_log(log) as file:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=kit.environment(**(env or {})))
         try:
             self._wait_ready()
@@ -67,8 +68,7 @@ class Server:
             time.sleep(0.05)
 
     def last_words(self):
-        with open(self.log, encoding="utf-8", errors="replace") as file:
-            return " | ".join(file.read().splitlines()[-3:])[-600:]
+        return " | ".join(logs.text(self.log).splitlines()[-3:])[-600:]
 
     def request(self, method, path, body=None, timeout=ANSWER_S, port=None):
         connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=timeout)

@@ -4,6 +4,7 @@ import os
 import sys
 
 import journal
+import kits
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -19,26 +20,27 @@ class Item:
         return list(self.command) or [sys.executable, os.path.join(HERE, "item_process.py"), self.name]
 
 
+# What no GPU has run yet comes first, then new numbers, then what has run before. What may leave a GPU in disorder is last.
 ITEMS = (
     Item("env", 8, "ceilings of copies on the device and over the bus"),
     Item("alive", 25, "a served 0.6B shape: the same tokens twice, eager, and with parts turned off"),
-    Item("kernels", 75, "the GPU's tests, the most valuable first"),
+    Item("kernels", 75, "the tests of kernels in one process, first those of kernels that no GPU has run"),
+    Item("runner", 58, "the tests of the runner: graphs, masks, adapters, mixtures, drafts, sleep"),
+    Item("served", 70, "a served 8B shape: sleep in mid-stream, kept KV blocks, a killed worker"),
     Item("model", 45, "checkpoints of real size beside transformers"),
     Item("decode", 65, "decode and prefill of the 8B and the 0.6B shape"),
     Item("sleep", 50, "sleep and wake-up of the 8B shape; memory in pieces of five sizes"),
-    Item("served", 70, "a served 8B shape: sleep in mid-stream, kept KV blocks, a killed worker"),
-    Item("ops", 45, "every op beside PyTorch"),
+    Item("backups", 30, "sleeps whose weights go to pinned memory, a file, or compressed: the same tokens afterwards"),
     Item("races", 90, "compute-sanitizer: racecheck, memcheck"),
+    Item("ops", 45, "every op beside PyTorch"),
     Item("ncu", 35, "Nsight Compute: a decode step's kernels, prefill's attention"),
-    Item("ranks", 25, "collectives of ranks and processes that share the GPU"),
+    Item("memory", 43, "the tests that count the device's memory, share it with a process, swap, or measure"),
+    Item("ranks", 38, "collectives of ranks and processes that share the GPU, one of which is killed"),
 )
 
 
-REHEARSAL_FACTOR = 10  # of budgets: the emulator's machine may be slow and busy, and a rehearsal's times mean nothing
-
-
 def rehearsed(table):
-    return [dataclasses.replace(item, seconds=item.seconds * REHEARSAL_FACTOR) for item in table]
+    return [dataclasses.replace(item, seconds=item.seconds * kits.REHEARSAL_FACTOR) for item in table]
 
 
 def named(table, names):
@@ -50,7 +52,8 @@ def named(table, names):
 
 
 def unfinished(table, lines):
-    """The items that have not ended, the longest-wanted first: items that never started, then items that the end of a call has cut off."""
+    """The items that have not ended, the longest-wanted first: items that never started, then items that the end of a call has cut off,
+    by a signal or by a kill."""
     status = journal.statuses(lines)
     waiting = [item for item in table if status.get(item.name, "skipped") == "skipped"]
-    return waiting + [item for item in table if status.get(item.name) == "start"]
+    return waiting + [item for item in table if status.get(item.name) in ("start", "interrupted")]

@@ -11,7 +11,7 @@ REHEARSED = ("--device", "cpu", "--shapes", "tiny-qwen3", "tiny-llama", "--token
 def run(kit):
     if not kit.torch_python:
         raise events.Skipped("no Python of this machine has torch and transformers")
-    with open(kit.log("model.transformers"), "w", encoding="utf-8") as log:
+    with kit.open_log("model.transformers") as log:
         process = subprocess.Popen([kit.torch_python, kit.path("tools", "gpu_day", "model_check.py"), *kit.pick(REAL, REHEARSED)],
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
         wrong = []

@@ -33,7 +33,7 @@ def profile(kit, name, flags, command):
     done = subprocess.run([tool, "--clock-control", "none", *sections, "--csv", "--page", "details", *flags, *command], text=True,
                           errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                           env=kit.environment(), cwd=kit.root, check=False)
-    with open(kit.log(f"ncu.{name}"), "w", encoding="utf-8") as file:
+    with kit.open_log(f"ncu.{name}") as file:
         file.write(done.stdout)
     if any(words in done.stdout for words in REFUSED):
         raise events.Skipped(f"ncu does not work on this machine: {done.stdout.strip().splitlines()[-1][:200]}")

@@ -7,6 +7,7 @@ import bench
 import events
 
 ONLY = "^linear .* (1|8|16|64|2048) rows$|^paged attention|^sample|^arg max"
+SECONDS = 20  # after which gpu_bench begins no further op, so that PyTorch has time for the ops that were measured
 
 
 def peer_command(kit):
@@ -18,14 +19,14 @@ def peer_command(kit):
 
 
 def run(kit):
-    rows = bench.rows_of(kit, "ops.bench", "--parts=kernels", "--only", ONLY,
+    rows = bench.rows_of(kit, "ops.bench", "--parts=kernels", "--only", ONLY, f"--seconds={kit.limit(SECONDS)}",
                          *kit.pick((f"--model={kit.path('tools', 'bench', 'shapes', 'qwen3-8b')}",), ()))
     ours = {row["name"]: row["us"] for row in rows if row.get("part") == "kernels"}
     command = peer_command(kit)
     if command is None:
         events.data(torch="no Python of this machine has PyTorch")
         return
-    with open(kit.log("ops.torch"), "w", encoding="utf-8") as log:
+    with kit.open_log("ops.torch") as log:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
         process.stdin.write("\n".join(ours))
         process.stdin.close()

@@ -5,8 +5,11 @@ import shutil
 
 import events
 import gtest
+import logs
+import programs
 
-TOOLS = (("racecheck", ()), ("memcheck", ("--report-api-errors=no",)))  # some tests call CUDA in ways that must fail
+# Tool, seconds, flags: some tests call CUDA in ways that must fail.
+TOOLS = (("racecheck", 52, ()), ("memcheck", 35, ("--report-api-errors=no",)))
 SMALL = "*Small*"
 REFUSED = ("Device not supported", "Unable to find injection library", "Internal Sanitizer Error")
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
@@ -21,19 +24,18 @@ def run(kit):
     sanitizer = find_tool("compute-sanitizer")
     if sanitizer is None:
         raise events.Skipped("there is no compute-sanitizer")
-    program = kit.path("tests", "cuda", "gpu_tests")
     failures = []
-    for tool, flags in TOOLS:
-        command = [sanitizer, "--tool", tool, *flags, "--print-limit", "20", "--error-exitcode", "9", program,
+    for tool, seconds, flags in TOOLS:
+        command = [sanitizer, "--tool", tool, *flags, "--print-limit", "20", "--error-exitcode", "9", kit.path(programs.TOGETHER),
                    f"--gtest_filter={kit.pick(SMALL, 'ArgMaxTest.Small*')}"]
-        verdicts, status = gtest.run(kit, f"races.{tool}", command, tool=tool)
-        with open(kit.log(f"races.{tool}"), encoding="utf-8", errors="replace") as file:
-            text = file.read()
+        limit = kit.limit(seconds)
+        done = gtest.run(kit, f"races.{tool}", command, limit, tool=tool)
+        text = logs.text(kit.log(f"races.{tool}"))
         if any(words in text for words in REFUSED):
             raise events.Skipped(f"compute-sanitizer does not work on this machine: {text.strip().splitlines()[-1][:200]}")
         found = SUMMARY.findall(text)
-        events.row(name=tool, tests=len(verdicts), summary=found[-1] if found else "none", exit=status)
-        if status != 0 or not verdicts:
-            failures.append(f"{tool}: exit {status}, {len(verdicts)} tests, {found[-1] if found else 'no summary'}")
-    if failures:
-        raise events.Failed("; ".join(failures))
+        summary = found[-1] if found else "no summary"
+        events.row(name=tool, tests=len(done.verdicts), summary=summary, exit=done.status)
+        why = done.why(limit)
+        failures += [f"{tool}: {why}; {summary}"] if why else []
+    gtest.must_be_none(failures)
