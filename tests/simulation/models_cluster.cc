@@ -16,7 +16,8 @@ namespace {
 
 constexpr absl::Duration kLimit = absl::Minutes(20);  // of virtual time; far more than any run needs
 constexpr absl::Duration kGrace = absl::Seconds(10);
-constexpr absl::Duration kUntilQuiet = absl::Seconds(20);  // idle models fall asleep meanwhile
+// Idle models fall asleep meanwhile, after the longest step that Faults makes (30 s).
+constexpr absl::Duration kUntilQuiet = absl::Seconds(40);
 
 class ModelsCluster {
  public:

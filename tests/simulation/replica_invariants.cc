@@ -30,14 +30,20 @@ std::string Describe(const EngineStats& stats) {
 
 void ReplicaInvariants::SetEngine(const Engine* engine) {
   engine_ = engine;
-  differ_ = !IsWhole(/*may_sleep=*/false);
+  differ_ = true;
+  if (IsWhole(/*may_sleep=*/false)) NoteWhole();
+}
+
+void ReplicaInvariants::NoteWhole() {
+  differ_ = false;
+  num_damaged_when_whole_ = disk_.num_damaged();
 }
 
 // A call that fails changes nothing, except where the error says that some replica could not be brought back,
 // where damaged memory was given up, and where weights were being replaced.
 void ReplicaInvariants::NoteCall(const std::string& what, const absl::Status& status) {
   if (status.ok()) {
-    if (what == "WakeUp of all" || IsWhole(/*may_sleep=*/false)) differ_ = false;
+    if (what == "WakeUp of all" || IsWhole(/*may_sleep=*/false)) NoteWhole();
     return;
   }
   differ_ |= IsChangeOfWeights(what) || what == "Roll" || absl::IsDataLoss(status) ||
@@ -47,7 +53,7 @@ void ReplicaInvariants::NoteCall(const std::string& what, const absl::Status& st
 // A sleep that one replica lacks the room for is undone at the others, and damage of a spill file prevents
 // it.
 bool ReplicaInvariants::may_differ() const {
-  return differ_ || disk_.num_damaged() > 0 || HasStaleWeights(engine_->Stats());
+  return differ_ || disk_.num_damaged() > num_damaged_when_whole_ || HasStaleWeights(engine_->Stats());
 }
 
 void ReplicaInvariants::CheckSame() const {

@@ -30,8 +30,8 @@ class ReplicaInvariants : public EngineObserver {
   void SetEngine(const Engine* engine);
   // To be called after every lifecycle call, with the call's name and result.
   void NoteCall(const std::string& what, const absl::Status& status);
-  // Whether a call that failed, a loss, a damaged disk or an earlier coordinator has left the replicas in
-  // different states, or with different weights.
+  // Whether a call that failed, a loss, an earlier coordinator, or damage of the disk since all replicas were
+  // last awake together has left the replicas in different states, or with different weights.
   bool may_differ() const;
   // All replicas are in the same state, unless they may differ or a lifecycle call is under way.
   void CheckSame() const;
@@ -49,13 +49,16 @@ class ReplicaInvariants : public EngineObserver {
 
  private:
   void CheckSameNow() const;
+  // Every replica serves, with weights that were read whole.
+  void NoteWhole();
 
   World& world_;
   const Disk& disk_;
   const Faults& faults_;
   const std::function<bool()> changes_weights_;
   const Engine* engine_ = nullptr;
-  bool differ_ = false;  // until all replicas are awake
+  bool differ_ = false;             // until all replicas are awake
+  int num_damaged_when_whole_ = 0;  // Disk::num_damaged
 };
 
 }  // namespace somnus::simulation

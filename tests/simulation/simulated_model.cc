@@ -91,13 +91,14 @@ bool SimulatedModel::HaveEnded() const {
 
 void SimulatedModel::Operate(absl::Duration span) {
   operator_->Work(span);
+  EndOperating();
   while (!parts_.all_ended()) {
-    EndOperating();
     world_.Sleep(kLook);
+    if (!NeedsHelp()) continue;
     operates_ = true;
     Help();
+    EndOperating();
   }
-  EndOperating();
 }
 
 void SimulatedModel::EndOperating() {
@@ -110,13 +111,20 @@ bool SimulatedModel::may_stay() const {
 }
 
 // An operator helps where requests cannot wake a model, and where a model cannot give way by a sleep.
-void SimulatedModel::Help() {
+bool SimulatedModel::NeedsHelp() const {
   const EngineStats stats = engine_->Stats();
-  const bool bounds_host = options_.residency.host_memory_budget < kNoBudget;
-  if (stats.only_copy && bounds_host) return operator_->ReloadCheckpoint();
   const bool lacks_weights = stats.residency.weights_stale() || stats.needs_weights;
   const bool is_held = stats.state == EngineState::kAsleep && !stats.request_wakes;
-  if (lacks_weights || is_held || stats.paused) operator_->MakeAwake();
+  return CannotGiveWay(stats) || lacks_weights || is_held || stats.paused;
+}
+
+bool SimulatedModel::CannotGiveWay(const EngineStats& stats) const {
+  return stats.only_copy && options_.residency.host_memory_budget < kNoBudget;
+}
+
+void SimulatedModel::Help() {
+  if (CannotGiveWay(engine_->Stats())) return operator_->ReloadCheckpoint();
+  operator_->MakeAwake();
 }
 
 void SimulatedModel::Note(const std::string& what, const absl::Status& status) {

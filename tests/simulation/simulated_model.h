@@ -69,6 +69,9 @@ class SimulatedModel : public EngineObserver {
   void LookAround();
   void Operate(absl::Duration span);
   void EndOperating();
+  bool NeedsHelp() const;
+  // Whether the model, as the only copy of updated weights, has no room in the host's memory to sleep.
+  bool CannotGiveWay(const EngineStats& stats) const;
   void Help();
   void Note(const std::string& what, const absl::Status& status);
   bool MayFail(const std::string& what, const absl::Status& status) const;
