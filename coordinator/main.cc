@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/discovery.h"
+#include "base/freed_memory.h"
 #include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/log_writer.h"
@@ -155,6 +156,7 @@ int Serve(const somnus::Flags& flags) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  somnus::ReturnLargeBlocks();
   // gRPC's own log repeats our errors, in several lines each.
   setenv("GRPC_VERBOSITY", "NONE", 0);
   somnus::LogFailedHandshakes();

@@ -1,7 +1,6 @@
 #include "worker/worker_main.h"
 
 #include <grpcpp/grpcpp.h>
-#include <malloc.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "base/cpus.h"
 #include "base/descriptors.h"
 #include "base/discovery.h"
+#include "base/freed_memory.h"
 #include "base/heartbeat.h"
 #include "base/last_words.h"
 #include "base/log.h"
@@ -49,16 +49,6 @@ namespace {
 constexpr absl::Duration kLongestBeat = absl::Seconds(15);
 // How long a leaving worker waits for its device, which may be in the middle of a step or a load.
 constexpr absl::Duration kExitPatience = absl::Seconds(2);
-
-constexpr int kLargeBytes = 1 << 20;
-
-// Memory that a load has used and freed goes back to the kernel. By default glibc keeps as much as the
-// largest block that was ever freed, so that a worker that sleeps would hold 25 MB of a tensor that it read
-// once.
-void ReturnFreedMemory() {
-  mallopt(M_MMAP_THRESHOLD, kLargeBytes);
-  mallopt(M_TRIM_THRESHOLD, kLargeBytes);
-}
 
 std::string HostName() {
   char name[256] = {};
@@ -239,7 +229,7 @@ absl::StatusOr<int> Run(const WorkerFlags& flags, LeaveSignal* leave, ServiceMan
 
 int WorkerMain(int argc, char** argv, const WorkerParts& parts) {
   SetNcclEnvironment();  // there are no threads yet
-  ReturnFreedMemory();
+  ReturnLargeBlocks();
   // gRPC's own log repeats what our errors say, and reports as an error that no certificate has the name by
   // which the coordinator dials, which is an address and is not compared (proto/tls.h).
   setenv("GRPC_VERBOSITY", "NONE", 0);

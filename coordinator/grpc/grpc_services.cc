@@ -16,6 +16,7 @@
 #include "coordinator/grpc/kv_event_service.h"
 #include "coordinator/grpc/prefix_service.h"
 #include "coordinator/grpc/request_decoding.h"
+#include "coordinator/grpc/request_memory.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/openai/model_table.h"
 #include "proto/limits.h"
@@ -60,6 +61,7 @@ void Intercept(const std::shared_ptr<WriteWatch>& write_watch, grpc::ServerBuild
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(NameUndecodableRequests());
   interceptors.push_back(WatchReplies(write_watch));
+  interceptors.push_back(ReturnRequestMemory());
   builder->experimental().SetInterceptorCreators(std::move(interceptors));
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/freed_memory.h"
 #include "base/log.h"
 #include "coordinator/http/api_key.h"
 #include "coordinator/http/content_coding.h"
@@ -318,6 +319,7 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
     if (context_->state->loading()) co_return context_->state->LoadingResponse();
     const ApiLimits& limits = context_->state->options.limits;
     auto work = [&]() -> HttpResponse {
+      const InputMemory memory(request->body.size());
       try {
         const SharedModel model = context_->state->ModelOf(request->body);
         BodyOrError body = AnswerTokens(route, request->body, *model, limits);
@@ -336,6 +338,7 @@ asio::awaitable<HttpResponse> HttpConnection::Dispatch(Request* request, const R
   if (IsLifecycle(route) && !WaitsForNobody(route)) co_return co_await CallLifecycle(*request, match, query);
   if (WaitsForNobody(route)) {
     auto work = [&] {
+      const InputMemory memory(request->body.size());
       return IsLifecycle(route) ? context_->state->AnswerLifecycle(*match.spec, query, request->body)
                                 : context_->state->Answer(request->of_operators, match, query);
     };
@@ -352,6 +355,7 @@ asio::awaitable<HttpResponse> HttpConnection::CallLifecycle(const Request& reque
   const Caller caller = {.name = NamedClient(key_name, peer_ + " (HTTP)"),
                          .has_left = [left] { return left->load(); }};
   auto work = [&] {
+    const InputMemory memory(request.body.size());
     const CallerScope scope(caller);
     return context_->state->AnswerLifecycle(*match.spec, query, request.body);
   };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/freed_memory.h"
 #include "coordinator/http/api_key.h"
 #include "coordinator/http/on_pool.h"
 #include "coordinator/http_server/connection_waker.h"
@@ -144,6 +145,7 @@ asio::awaitable<bool> HttpConnection::Generate(Request* request, Route route) {
   const auto waker = std::make_shared<ConnectionWaker>(context_->io, this);
   SharedModel model;
   auto work = [&] {
+    const InputMemory memory(request->body.size());
     model = context_->state->ModelOf(request->body);
     return StartGeneration(request, route, model, waker);
   };

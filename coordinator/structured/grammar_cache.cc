@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/freed_memory.h"
 #include "base/sha256.h"
 #include "base/status_macros.h"
 
@@ -16,6 +17,9 @@ namespace {
 bool IsFinal(const absl::Status& status) {
   return status.ok() || absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status);
 }
+
+// A compile of less time has not freed much memory.
+constexpr absl::Duration kLongCompile = absl::Milliseconds(20);
 
 // Bytes of a refusal's digest and of its places in the list and the table.
 constexpr int64_t kRefusalBytes = 256;
@@ -153,7 +157,8 @@ void GrammarCache::CompileSources() {
     lock.unlock();
     const MonotonicTime begin = MonotonicNow();
     const Result result = compiler_->Compile(*source);
-    if (options_.on_compiled) options_.on_compiled(MonotonicNow() - begin);
+    const absl::Duration time = MonotonicNow() - begin;
+    if (options_.on_compiled) options_.on_compiled(time);
     const std::string digest = result.ok() ? "" : DigestOf(*source);
     lock.lock();
     if (!result.ok()) ++counts_.refused;
@@ -161,6 +166,7 @@ void GrammarCache::CompileSources() {
     const std::vector<Done> waiters = TakeWaiters(source);
     lock.unlock();
     for (const Done& done : waiters) done(result);
+    if (time > kLongCompile) ReturnFreedMemory();
     if (result.ok()) MakeMasks(source, **result);
     lock.lock();
   }

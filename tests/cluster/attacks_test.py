@@ -117,6 +117,15 @@ class Fields(Attack):
     def test_t3_a_million_prompts(self):
         self.refused({"prompt": ["x"] * 1_000_000}, statuses=(400, 413))
 
+    def test_t3_hundreds_of_thousands_of_messages(self):
+        """Their values take up to sixty times the bytes of the body; tearDown looks at what is left of them."""
+        turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}] * 100_000
+        for path, fields in (("/v1/chat/completions", {"messages": turns}), ("/v1/chat/completions/render", {"messages": turns}),
+                             ("/v1/responses", {"input": turns}), ("/v1/messages", {"max_tokens": 4, "messages": turns}),
+                             ("/v1/messages/count_tokens", {"messages": turns}), ("/v1/embeddings", {"input": ["x"] * 200_000})):
+            with self.subTest(path=path):
+                self.assertEqual(self.post({"model": self.cluster.name, **fields}, path).status, 400)
+
     def test_t4_fifty_megabytes_of_text(self):
         self.refused({"prompt": "a" * 50_000_000}, statuses=(400, 413))
 
@@ -173,6 +182,65 @@ class Fields(Attack):
                                for token in choice["token_ids"] or []])
         finally:
             sender.join()
+        self.assertGreater(len(beside), 0)
+        for tokens in beside:
+            self.assertEqual(tokens, alone)
+
+    def hostile_tools(self):
+        """Path, fields and the field that the refusal names; all are refused."""
+        many, chat = 100_000, "/v1/chat/completions"
+        def functions(count, **more):
+            return [{"type": "function", "function": {"name": f"f{i}", "parameters": {}, **more}} for i in range(count)]
+        tag = {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<f"], "tags": [
+            {"begin": f"<f{i}>", "content": {"type": "json_schema", "json_schema": {"type": "null"}}, "end": "</f>"}
+            for i in range(20_000)]}}
+        old = {"type": "structural_tag", "triggers": ["<f"],
+               "structures": [{"begin": f"<f{i}>", "schema": {"type": "null"}, "end": "</f>"} for i in range(20_000)]}
+        flat = [{"type": "function", **tool["function"]} for tool in functions(many)]
+        named = [{"name": f"f{i}", "input_schema": {"type": "object"}} for i in range(many)]
+        return ((chat, {"tools": functions(many, strict=True)}, "tools"),
+                (chat, {"tools": functions(many)}, "tools"),
+                (chat, {"tools": functions(many), "tool_choice": "required"}, "tools"),
+                (chat, {"tools": functions(1, parameters={"enum": ["x"] * 100_000}, strict=True)}, "tools"),
+                (chat, {"response_format": tag}, "response_format"),
+                (chat, {"response_format": old}, "response_format"),
+                ("/v1/completions", {"structured_outputs": {"structural_tag": json.dumps(tag)}}, "structured_outputs"),
+                ("/v1/completions", {"structured_outputs": {"structural_tag": "[" * 5_000_000}}, "structured_outputs"),
+                ("/v1/completions", {"structured_outputs": {"choice": ["x" * 500] * 9_000}}, "structured_outputs"),
+                ("/v1/responses", {"input": "x", "tools": flat}, "tools"),
+                ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "tools": named}, "tools"))
+
+    def test_t9_to_t11_tools_that_take_too_much(self):
+        """Each is refused by name, twice, beside streams that have the tokens that they have alone; no refused source stays."""
+        body = {"prompt": "The quick brown fox", "max_tokens": 200, "ignore_eos": True}
+        alone = self.cluster.tokens(**body)
+        sent, beside = threading.Event(), []
+
+        def watch():
+            while not sent.is_set():
+                stream = self.cluster.open_stream(return_token_ids=True, **body)
+                beside.append([token for event in stream.events() for choice in event["choices"]
+                               for token in choice["token_ids"] or []])
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        cached = self.cluster.metric("somnus:grammar_cache_bytes")
+        try:
+            for path, fields, param in self.hostile_tools() * 2:
+                with self.subTest(path=path, fields=str(fields)[:80]):
+                    reply = self.post({"model": self.cluster.name, **({} if "responses" in path else {"max_tokens": 4}), **(
+                        {"messages": [{"role": "user", "content": "x"}]} if "chat" in path else
+                        {"prompt": "x"} if "completions" in path else {}), **fields}, path)
+                    self.assertEqual(reply.status, 400, reply.text[:200])
+                    error = reply.json["error"]
+                    if path == "/v1/messages":  # whose errors have no param
+                        self.assertIn(param, error["message"])
+                    else:
+                        self.assertEqual(error["param"], param, error)
+        finally:
+            sent.set()
+            watcher.join()
+        self.assertLess(self.cluster.metric("somnus:grammar_cache_bytes"), cached + 65536)
         self.assertGreater(len(beside), 0)
         for tokens in beside:
             self.assertEqual(tokens, alone)

@@ -5,6 +5,7 @@ import tempfile
 import unittest
 
 from cluster.harness import Cluster, expected, stubs, tiny
+from cluster.harness.soak import rss_mib
 
 try:
     import grpc
@@ -117,6 +118,15 @@ class Grpc(unittest.TestCase):
 
     def test_a_message_that_grows_when_it_is_parsed(self):
         self.refused(self.generate("x", stop=[""] * (3 << 19)), grpc.StatusCode.INVALID_ARGUMENT)
+
+    def test_messages_that_grow_when_they_are_parsed_leave_no_memory(self):
+        """Each takes 70 MiB on a thread of its own."""
+        pid = self.cluster.process.pid
+        before = rss_mib(pid)
+        calls = [self.generate("x", stop=[""] * (3 << 19)) for _ in range(4)]
+        for call in calls:
+            self.refused(call, grpc.StatusCode.INVALID_ARGUMENT)
+        self.assertLess(rss_mib(pid), before + 32)
 
     def test_cancelled_stream_frees_its_blocks(self):
         stream = self.generate("The quick brown fox", max_tokens=400, ignore_eos=True)
