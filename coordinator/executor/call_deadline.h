@@ -7,6 +7,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -17,19 +18,24 @@ namespace somnus {
 
 class CallDeadline {
  public:
+  // `call`: the name of the calls; `way_out`: of a deadline that is too short. Both are for messages.
   // `contexts`: of calls that begin after this and end before the object does; borrowed. `now`: RunningNow,
   // but for tests.
-  CallDeadline(absl::Duration timeout, MonotonicClock now, std::vector<grpc::ClientContext>* contexts);
+  CallDeadline(std::string call, absl::Duration timeout, std::string way_out, MonotonicClock now,
+               std::vector<grpc::ClientContext>* contexts);
   ~CallDeadline();
   CallDeadline(const CallDeadline&) = delete;
 
-  // The status of a call with a deadline: DEADLINE_EXCEEDED where the object has cancelled the call, else
-  // `status`.
+  // The status of a call with a deadline: DEADLINE_EXCEEDED with the name of the call where the object or
+  // gRPC has ended the call, else `status`.
   grpc::Status Translate(const grpc::Status& status) const;
 
  private:
   void Watch(MonotonicTime deadline);
 
+  const std::string call_;
+  const absl::Duration timeout_;
+  const std::string way_out_;
   const MonotonicClock now_;
   std::vector<grpc::ClientContext>& contexts_;
   StopSignal ended_;

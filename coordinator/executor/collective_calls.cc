@@ -22,13 +22,15 @@ bool IsUnknown(const grpc::Status& status, MonotonicTime now, MonotonicTime dead
 
 }  // namespace
 
-std::vector<absl::Status> CollectiveCalls::Run(absl::Duration timeout, const Call& call) const {
-  return RunAll(timeout, /*cancel_others=*/false, call);
+std::vector<absl::Status> CollectiveCalls::Run(const std::string& name, absl::Duration timeout,
+                                               const Call& call) const {
+  return RunAll(name, timeout, /*cancel_others=*/false, call);
 }
 
-std::vector<absl::Status> CollectiveCalls::RunOperation(absl::Duration timeout, const Call& call) const {
+std::vector<absl::Status> CollectiveCalls::RunOperation(const std::string& name, absl::Duration timeout,
+                                                        const Call& call) const {
   const MonotonicTime deadline = now_() + timeout;
-  return Run(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+  return Run(name, timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
     grpc::Status status = call(worker, rank, context);
     for (int asks = 1; asks < kMaxAsks && IsUnknown(status, now_(), deadline); ++asks) {
       grpc::ClientContext again;
@@ -43,15 +45,16 @@ std::vector<absl::Status> CollectiveCalls::RunOperation(absl::Duration timeout, 
   });
 }
 
-std::vector<absl::Status> CollectiveCalls::RunUntilError(absl::Duration timeout, const Call& call) const {
-  return RunAll(timeout, /*cancel_others=*/true, call);
+std::vector<absl::Status> CollectiveCalls::RunUntilError(const std::string& name, absl::Duration timeout,
+                                                         const Call& call) const {
+  return RunAll(name, timeout, /*cancel_others=*/true, call);
 }
 
-std::vector<absl::Status> CollectiveCalls::RunAll(absl::Duration timeout, bool cancel_others,
-                                                  const Call& call) const {
+std::vector<absl::Status> CollectiveCalls::RunAll(const std::string& name, absl::Duration timeout,
+                                                  bool cancel_others, const Call& call) const {
   std::vector<absl::Status> statuses(workers_.size());
   std::vector<grpc::ClientContext> contexts(workers_.size());
-  const CallDeadline deadline(timeout, now_, &contexts);
+  const CallDeadline deadline(name, timeout, way_out_, now_, &contexts);
   const Heartbeat::Wait wait(timeout);  // a call that its deadline does not end hangs
   std::atomic<bool> failed{false};
   const auto run = [&](size_t rank) {
@@ -75,6 +78,15 @@ std::vector<absl::Status> CollectiveCalls::RunAll(absl::Duration timeout, bool c
   };
   RunTogether(workers_.size(), run);
   return statuses;
+}
+
+std::string CollectiveCalls::NameOf(const google::protobuf::Descriptor* request) {
+  const google::protobuf::ServiceDescriptor* const service =
+      request->file()->FindServiceByName("WorkerService");
+  for (int i = 0; service != nullptr && i < service->method_count(); ++i) {
+    if (service->method(i)->input_type() == request) return service->method(i)->name();
+  }
+  return request->name();
 }
 
 absl::Status CollectiveCalls::FirstError(const std::vector<absl::Status>& statuses) const {

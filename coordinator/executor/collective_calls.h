@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -38,14 +39,15 @@ class CollectiveCalls {
   using Call = std::function<grpc::Status(const WorkerLink&, size_t rank, grpc::ClientContext*)>;
 
   // Links and latch are borrowed. A failure of the latch cancels every call. `now` measures the timeouts, and
-  // stops while this process stands still (base/running_clock.h).
+  // stops while this process stands still (base/running_clock.h). `way_out`: as of CallDeadline.
   CollectiveCalls(int64_t group_epoch, const std::vector<WorkerLink>* workers, FailureLatch* latch,
-                  absl::Duration blame_grace, MonotonicClock now)
+                  absl::Duration blame_grace, MonotonicClock now, std::string way_out)
       : group_epoch_(group_epoch),
         workers_(*workers),
         latch_(*latch),
         blame_grace_(blame_grace),
-        now_(std::move(now)) {}
+        now_(std::move(now)),
+        way_out_(std::move(way_out)) {}
 
   int64_t group_epoch() const { return group_epoch_; }
   // Returns the id of the epoch's next operation.
@@ -83,32 +85,40 @@ class CollectiveCalls {
                                                 std::type_identity_t<Request> request) const;
 
   // Runs `call` for every rank at once and returns when all have returned: one status per rank, an error with
-  // the rank's name. DeadlineExceeded after `timeout`: the rank may have executed the call, or may yet do so.
-  std::vector<absl::Status> Run(absl::Duration timeout, const Call& call) const;
+  // the rank's name. DeadlineExceeded, with the call's `name`, after `timeout`: the rank may have executed
+  // the call, or may yet do so.
+  std::vector<absl::Status> Run(const std::string& name, absl::Duration timeout, const Call& call) const;
   // Does what Run does with a stamped request, which a rank executes once, however often the request comes: a
   // rank whose connection breaks is asked again, so that the rank can tell the outcome of the call.
-  std::vector<absl::Status> RunOperation(absl::Duration timeout, const Call& call) const;
+  std::vector<absl::Status> RunOperation(const std::string& name, absl::Duration timeout,
+                                         const Call& call) const;
   // Does what Run does, but the first error cancels the other ranks' calls.
-  std::vector<absl::Status> RunUntilError(absl::Duration timeout, const Call& call) const;
+  std::vector<absl::Status> RunUntilError(const std::string& name, absl::Duration timeout,
+                                          const Call& call) const;
 
   // The error of a collective: the loss of a rank where a connection broke, else the first rank's error that
   // is not a mere cancellation. Ok when all statuses are.
   absl::Status FirstError(const std::vector<absl::Status>& statuses) const;
 
  private:
-  using RunCalls = std::vector<absl::Status> (CollectiveCalls::*)(absl::Duration, const Call&) const;
+  using RunCalls = std::vector<absl::Status> (CollectiveCalls::*)(const std::string&, absl::Duration,
+                                                                  const Call&) const;
 
   template <typename Request, typename Response>
   absl::StatusOr<std::vector<Response>> CollectBy(RunCalls run, const Ranks& ranks, absl::Duration timeout,
                                                   Rpc<Request, Response> rpc, Request request,
                                                   const Complete<Request>& complete) const;
-  std::vector<absl::Status> RunAll(absl::Duration timeout, bool cancel_others, const Call& call) const;
+  std::vector<absl::Status> RunAll(const std::string& name, absl::Duration timeout, bool cancel_others,
+                                   const Call& call) const;
+  // The name of the call of WorkerService that takes such a request.
+  static std::string NameOf(const google::protobuf::Descriptor* request);
 
   const int64_t group_epoch_;
   const std::vector<WorkerLink>& workers_;
   FailureLatch& latch_;
   const absl::Duration blame_grace_;
   const MonotonicClock now_;
+  const std::string way_out_;
   mutable std::atomic<uint64_t> next_operation_{1};
 };
 
@@ -126,7 +136,7 @@ absl::StatusOr<std::vector<Response>> CollectiveCalls::CollectBy(RunCalls run, c
     complete(rank, &own);
     return ((*worker.stub).*rpc)(context, own, &responses[rank]);
   };
-  const absl::Status error = FirstError((this->*run)(timeout, call));
+  const absl::Status error = FirstError((this->*run)(NameOf(Request::descriptor()), timeout, call));
   if (!error.ok()) return error;
   return responses;
 }
@@ -138,9 +148,10 @@ std::vector<absl::StatusOr<Response>> CollectiveCalls::AskEach(absl::Duration ti
   Stamp(&request);
   std::vector<Response> responses(workers_.size());
   const std::vector<absl::Status> statuses =
-      Run(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        return ((*worker.stub).*rpc)(context, request, &responses[rank]);
-      });
+      Run(NameOf(Request::descriptor()), timeout,
+          [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+            return ((*worker.stub).*rpc)(context, request, &responses[rank]);
+          });
   std::vector<absl::StatusOr<Response>> results;
   for (size_t rank = 0; rank < responses.size(); ++rank) {
     if (statuses[rank].ok()) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/time/time.h"
 #include "base/monotonic.h"
@@ -31,6 +32,7 @@ struct ExecutorOptions {
   absl::Duration blame_grace = absl::Seconds(1);  // for the loss of a process to become known
   int32_t num_stages = 1;                         // of the pipeline; divides the number of ranks
   MonotonicClock now = MonotonicNow;              // of the deadlines of steps and calls
+  std::string way_to_longer_deadlines;  // the end of the error of a call that its deadline has ended
 };
 
 }  // namespace somnus

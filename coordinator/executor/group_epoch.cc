@@ -155,7 +155,8 @@ std::vector<absl::StatusOr<v1::WorkerSnapshot>> FenceWorkers(const std::vector<W
                                                              int64_t group_epoch, absl::Duration timeout,
                                                              FailureLatch* latch) {
   if (workers.empty()) return {};
-  const CollectiveCalls calls(group_epoch, &workers, latch, /*blame_grace=*/absl::ZeroDuration(), RunningNow);
+  const CollectiveCalls calls(group_epoch, &workers, latch, /*blame_grace=*/absl::ZeroDuration(), RunningNow,
+                              /*way_out=*/"");
   return FenceAll(calls, timeout);
 }
 
@@ -163,7 +164,7 @@ GroupEpoch::GroupEpoch(int64_t number, std::vector<WorkerLink> workers, const Ex
     : number_(number),
       options_(WithSpeeds(options)),
       workers_(std::move(workers)),
-      calls_(number, &workers_, &latch_, options.blame_grace, options.now),
+      calls_(number, &workers_, &latch_, options.blame_grace, options.now, options.way_to_longer_deadlines),
       sleep_(&calls_, &latch_, &workers_, options_),
       weights_(&calls_, &latch_, &workers_, options),
       streams_(&workers_, &latch_, options.blame_grace, FirstOfLastStage(workers_.size(), options)),
@@ -226,7 +227,8 @@ absl::StatusOr<std::vector<v1::LoadModelEvent>> GroupEpoch::LoadModel(
   LoadSum sum(workers_.size(), progress);
   const MonotonicTime begin = options_.now();
   RETURN_IF_ERROR(calls_.FirstError(calls_.RunUntilError(
-      options_.load_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+      "LoadModel", options_.load_timeout,
+      [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
         return ranks[rank] ? LoadRank(worker, rank, group, context, &sum) : grpc::Status::OK;
       })));
   std::vector<v1::LoadModelEvent> loaded = sum.Take();
@@ -359,7 +361,8 @@ absl::StatusOr<TransitionReport> GroupEpoch::ReadAdapters(const std::vector<Held
   for (const HeldAdapter& adapter : adapters) *request.add_adapters() = MessageOf(adapter);
   calls_.Stamp(&request);
   const std::vector<absl::Status> read = calls_.RunUntilError(
-      options_.load_timeout, [&](const WorkerLink& worker, size_t /*rank*/, grpc::ClientContext* context) {
+      "ReadAdapters", options_.load_timeout,
+      [&](const WorkerLink& worker, size_t /*rank*/, grpc::ClientContext* context) {
         if (!cancelled->Register(context)) return grpc::Status::CANCELLED;
         v1::ReadAdaptersResponse response;
         const grpc::Status status = worker.stub->ReadAdapters(context, request, &response);

@@ -231,8 +231,8 @@ void GroupSleep::NoteSpeeds(const TransitionReport& report, bool only_sleeps) co
 }
 
 absl::Status GroupSleep::Prepare(const Transitions& transitions, uint64_t id, absl::Duration timeout) const {
-  const std::vector<absl::Status> statuses =
-      calls_.RunOperation(timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+  const std::vector<absl::Status> statuses = calls_.RunOperation(
+      "Prepare", timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
         if (!transitions[rank].has_value()) return grpc::Status::OK;
         v1::PrepareRequest request;
         request.set_group_epoch(calls_.group_epoch());

@@ -21,10 +21,11 @@ WeightsOutcome GroupWeights::Reload(const std::string& path, int64_t version) {
   calls_.Stamp(&request);
   std::vector<v1::WorkerReloadWeightsResponse> responses(workers_.size());
   reads_weights_ = true;
-  const std::vector<absl::Status> statuses = calls_.RunOperation(
-      options_.load_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        return worker.stub->ReloadWeights(context, request, &responses[rank]);
-      });
+  const std::vector<absl::Status> statuses =
+      calls_.RunOperation("ReloadWeights", options_.load_timeout,
+                          [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+                            return worker.stub->ReloadWeights(context, request, &responses[rank]);
+                          });
   WeightsOutcome outcome;
   outcome.status = calls_.FirstError(statuses);
   outcome.untouched = std::all_of(statuses.begin(), statuses.end(), IsRefusal);
@@ -61,11 +62,12 @@ std::vector<absl::Status> GroupWeights::Begin(const std::string& update_id, cons
   request.mutable_tensors()->Add(tensors.begin(), tensors.end());
   calls_.Stamp(&request);
   std::vector<v1::BeginWeightUpdateResponse> responses(workers_.size());
-  std::vector<absl::Status> statuses = calls_.RunOperation(
-      options_.lifecycle_timeout, [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
-        if (!ranks[rank]) return grpc::Status::OK;
-        return worker.stub->BeginWeightUpdate(context, request, &responses[rank]);
-      });
+  std::vector<absl::Status> statuses =
+      calls_.RunOperation("BeginWeightUpdate", options_.lifecycle_timeout,
+                          [&](const WorkerLink& worker, size_t rank, grpc::ClientContext* context) {
+                            if (!ranks[rank]) return grpc::Status::OK;
+                            return worker.stub->BeginWeightUpdate(context, request, &responses[rank]);
+                          });
   for (size_t rank = 0; rank < responses.size() && !port_token.empty(); ++rank) {
     if (!responses[rank].has_update_port()) {
       ports->clear();

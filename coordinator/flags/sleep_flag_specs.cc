@@ -97,8 +97,8 @@ FlagGroup TimeFlags(Flags* f) {
               "so")
               .Alias("step-stall-s"),
           Flag::Time("hang-timeout", &f->engine.hang_timeout, absl::Seconds(1), kLongestTimeFlag,
-                     "a worker without heartbeats for that long is lost; a step has at least that long, and "
-                     "more where such steps take longer")
+                     "a worker without heartbeats for that long is lost; a step, and every call to workers, "
+                     "has at least that long, and more where such steps take longer")
               .Alias("hang-timeout-s")
               .Alias("heartbeat-timeout")
               .Alias("heartbeat-timeout-s"),

@@ -18,14 +18,20 @@
 namespace somnus {
 namespace {
 
-constexpr absl::Duration kEndTimeout = absl::Seconds(2);  // for the replies to Shutdown
+constexpr absl::Duration kEndTimeout = absl::Seconds(2);     // for the replies to Shutdown
+constexpr absl::Duration kStatusTimeout = absl::Seconds(2);  // as of RankStatuses
 
 ExecutorOptions MakeExecutorOptions(const Flags& flags) {
   ExecutorOptions options;
   options.now = RunningNow;  // without the time for which this process stood still: no rank's fault
   // A worker that may be silent for longer may be busy for longer, too.
-  options.fence_timeout = std::max(options.fence_timeout, flags.engine.hang_timeout);
-  options.measured_timeout = std::max(options.measured_timeout, flags.engine.hang_timeout);
+  for (absl::Duration* timeout :
+       {&options.connect_timeout, &options.fence_timeout, &options.load_timeout, &options.checksum_timeout,
+        &options.lifecycle_timeout, &options.transition_timeout, &options.measured_timeout})
+    *timeout = std::max(*timeout, flags.engine.hang_timeout);
+  options.way_to_longer_deadlines =
+      absl::StrCat("a longer --hang-timeout (now ", absl::FormatDuration(flags.engine.hang_timeout),
+                   ") gives workers more time");
   options.speeds = std::make_shared<TransitionSpeeds>();
   options.prefetch_cpu_share = flags.prefetch_cpu_share;
   options.num_stages = flags.pipeline_parallel_size;
@@ -184,7 +190,7 @@ std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
   std::vector<v1::RankStatus> ranks;
   if (epoch == nullptr) return ranks;
   const std::vector<v1::RegisterRequest> members = pool_.Members();
-  const auto statuses = epoch->RankStatuses(absl::Seconds(2));
+  const auto statuses = epoch->RankStatuses(kStatusTimeout);
   for (size_t rank = 0; rank < statuses.size(); ++rank) {
     v1::RankStatus status;
     status.set_rank(static_cast<int32_t>(rank));
@@ -205,6 +211,8 @@ std::vector<v1::RankStatus> WorkerGroup::RankStatuses() {
       status.set_weight_types(statuses[rank]->weight_types());
       status.set_numa(statuses[rank]->numa());
       if (statuses[rank]->has_transition()) *status.mutable_transition() = statuses[rank]->transition();
+    } else if (absl::IsDeadlineExceeded(statuses[rank].status())) {
+      status.set_error(absl::StrCat("no reply within ", absl::FormatDuration(kStatusTimeout)));
     } else {
       status.set_error(std::string(statuses[rank].status().message()));
     }

@@ -24,6 +24,15 @@ bool IsAddress(const std::string& name) {
          ::inet_pton(AF_INET6, name.c_str(), address.data()) == 1;
 }
 
+// Whether the origin or the address of a page is of this host. "null" is the origin of sandboxed pages and
+// files.
+bool IsOf(absl::string_view host, absl::string_view url) {
+  const size_t scheme = url.find("://");
+  if (scheme == absl::string_view::npos || host.empty()) return false;
+  url.remove_prefix(scheme + 3);
+  return absl::EqualsIgnoreCase(url.substr(0, url.find_first_of("/?#")), host);
+}
+
 ApiError Refusal(absl::string_view header, absl::string_view value, const char* way_out) {
   return {403,
           absl::StrCat("This may come from a web page (", header, ": ", ShownText(value),
@@ -54,21 +63,16 @@ bool WebPageGuard::IsKnownHost(absl::string_view authority) const {
                      [&](const std::string& allowed) { return allowed == "*" || HostName(allowed) == name; });
 }
 
-std::optional<ApiError> WebPageGuard::Check(absl::string_view host, absl::string_view origin,
-                                            absl::string_view fetch_site) const {
+std::optional<ApiError> WebPageGuard::Check(const PageMarks& marks) const {
   const char* key = "--admin-api-key gives it one.";
-  if (!fetch_site.empty() && !absl::EqualsIgnoreCase(fetch_site, "same-origin") &&
-      !absl::EqualsIgnoreCase(fetch_site, "none"))
-    return Refusal("Sec-Fetch-Site", fetch_site, key);
-  if (!origin.empty()) {
-    // "null" is the origin of sandboxed pages and files.
-    const size_t scheme = origin.find("://");
-    const bool own = scheme != absl::string_view::npos &&
-                     absl::EqualsIgnoreCase(origin.substr(scheme + 3), host) && !host.empty();
-    if (!own) return Refusal("Origin", origin, key);
-  }
-  if (!IsKnownHost(host))
-    return Refusal("Host", host, "--admin-allowed-hosts lists names, --admin-api-key gives it a key.");
+  const absl::string_view site = marks.fetch_site;
+  if (!site.empty() && !absl::EqualsIgnoreCase(site, "same-origin") && !absl::EqualsIgnoreCase(site, "none"))
+    return Refusal("Sec-Fetch-Site", site, key);
+  if (!marks.origin.empty() && !IsOf(marks.host, marks.origin)) return Refusal("Origin", marks.origin, key);
+  const bool only_referer = site.empty() && marks.origin.empty() && !marks.referer.empty();
+  if (only_referer && !IsOf(marks.host, marks.referer)) return Refusal("Referer", marks.referer, key);
+  if (!IsKnownHost(marks.host))
+    return Refusal("Host", marks.host, "--admin-allowed-hosts lists names, --admin-api-key gives it a key.");
   return std::nullopt;
 }
 

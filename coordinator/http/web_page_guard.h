@@ -3,10 +3,11 @@
 // operator visits could send a plain POST to the listener, or reach the listener under a name of the site
 // that resolves to this machine (DNS rebinding). Pure; immutable; thread safe.
 //
-// The guard refuses a request that a browser marks as sent by a foreign origin (Origin, Sec-Fetch-Site), and
-// a request with a Host that strangers can own. Allowed hosts are addresses, "localhost", names without a dot
-// or of zones that the Internet does not have (".internal", ".local", ...), the host that the listener was
-// told to bind, the names of this machine, and names that a flag lists. Programs send no such marks.
+// The guard refuses a request that a browser marks as sent by a foreign origin (Sec-Fetch-Site, Origin, or
+// Referer, which alone old browsers send with a form), and a request with a Host that strangers can own.
+// Allowed hosts are addresses, "localhost", names without a dot or of zones that the Internet does not have
+// (".internal", ".local", ...), the host that the listener was told to bind, the names of this machine, and
+// names that a flag lists. Programs send no such marks.
 
 #include <optional>
 #include <string>
@@ -17,14 +18,18 @@
 
 namespace somnus {
 
+// The values of a request's headers; "": no such header.
+struct PageMarks {
+  absl::string_view host, origin, fetch_site, referer;
+};
+
 class WebPageGuard {
  public:
   // `allowed_hosts`: names without a port; "*": all.
   explicit WebPageGuard(std::vector<std::string> allowed_hosts) : allowed_hosts_(std::move(allowed_hosts)) {}
 
-  // Checks the values of a request's headers; "": no such header. Returns a 403 with the reason of a refusal.
-  std::optional<ApiError> Check(absl::string_view host, absl::string_view origin,
-                                absl::string_view fetch_site) const;
+  // Returns a 403 with the reason of a refusal.
+  std::optional<ApiError> Check(const PageMarks& marks) const;
 
  private:
   bool IsKnownHost(absl::string_view name) const;

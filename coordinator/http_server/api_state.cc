@@ -109,12 +109,10 @@ bool ApiState::Authorized(bool admin, RouteKey key, absl::string_view authorizat
   return keys.Opens(authorization);
 }
 
-std::optional<ApiError> ApiState::RefuseWebPage(bool admin, RouteKey key, absl::string_view host,
-                                                absl::string_view origin,
-                                                absl::string_view fetch_site) const {
+std::optional<ApiError> ApiState::RefuseWebPage(bool admin, RouteKey key, const PageMarks& marks) const {
   // Probes use any host name, and a web page cannot read the response to a probe.
   if (!admin || key == RouteKey::kNone || !KeysOf(admin, key).empty()) return std::nullopt;
-  return guard_.Check(host, origin, fetch_site);
+  return guard_.Check(marks);
 }
 
 void ApiState::SetModels(std::vector<ServedModel> models) {

@@ -63,10 +63,9 @@ class ApiState {
     return KeysOf(admin, key).NameOf(authorization);
   }
 
-  // A 403 for a request that could come from a web page (web_page_guard.h), where operators' listener
-  // has no key for the route; nullopt: the request may go on. The strings are values of request headers.
-  std::optional<ApiError> RefuseWebPage(bool admin, RouteKey key, absl::string_view host,
-                                        absl::string_view origin, absl::string_view fetch_site) const;
+  // A 403 for a request that could come from a web page, where operators' listener has no key for the route;
+  // nullopt: the request may go on.
+  std::optional<ApiError> RefuseWebPage(bool admin, RouteKey key, const PageMarks& marks) const;
 
   // The response of a route that does not block: all routes except completions, chat, (de)tokenize and the
   // routes of IsLifecycle. `admin`: as IsForOperators says.

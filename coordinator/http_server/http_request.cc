@@ -48,6 +48,7 @@ void ReadHead(const http::request_header<>& head, absl::string_view root, HttpRe
   request->ttft = FieldValue(head, kTtftHeader);
   request->origin = FieldValue(head, "Origin").value_or("");
   request->fetch_site = FieldValue(head, "Sec-Fetch-Site").value_or("");
+  request->referer = FieldValue(head, "Referer").value_or("");
   request->preflight_method = std::string(head["Access-Control-Request-Method"]);
   request->preflight_headers = FieldValue(head, "Access-Control-Request-Headers").value_or("");
   if (IsConsoleTarget(request->target)) {

@@ -26,7 +26,7 @@ struct HttpRequest {
   std::string last_event_id;  // of a client that comes back to a stream of events
   std::optional<std::string> timeout, ttft;  // headers of request_times.h
   // Headers that browsers add, for cors.h and web_page_guard.h.
-  std::string origin, fetch_site, preflight_method, preflight_headers;
+  std::string origin, fetch_site, referer, preflight_method, preflight_headers;
   std::string accept, if_none_match;  // of the console's routes
   bool expects_continue = false;
   int64_t num_fields = 0, num_hosts = 0;  // of the head

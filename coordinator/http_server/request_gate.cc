@@ -39,8 +39,8 @@ std::optional<HttpResponse> RefusalOf(const ApiState& state, const HttpRequest& 
   const RouteMatch match = MatchRoute(admin, request.method, request.target);
   const RouteKey key = match.spec == nullptr ? RouteKey::kListeners : match.spec->key;
   if (!HasKey(state, key, request)) return ErrorResponse({401, "Unauthorized", ""});
-  if (const std::optional<ApiError> error =
-          state.RefuseWebPage(admin, key, request.host, request.origin, request.fetch_site))
+  const PageMarks marks = {request.host, request.origin, request.fetch_site, request.referer};
+  if (const std::optional<ApiError> error = state.RefuseWebPage(admin, key, marks))
     return ErrorResponse(*error);
   if (!has_body) return std::nullopt;
   if (match.spec == nullptr) return NoRoute(admin, state.admin_port, request.method, request.target, match);

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "coordinator/http/json_body.h"
 #include "coordinator/messages/conversation.h"
 #include "coordinator/openai/field_reader.h"
@@ -27,8 +28,14 @@ constexpr size_t kMaxKeys = 65;
 using enum FieldType;
 
 constexpr const char* kConversationSame[] = {"model", "chat_template_kwargs"};
-constexpr const char* kGenerationSame[] = {"temperature", "top_p",    "top_k",     "stream",
-                                           "seed",        "priority", "cache_salt"};
+// Anthropic does not have the fields after `stream`, nor the lists.
+constexpr const char* kGenerationSame[] = {
+    "temperature",        "top_p",      "top_k",     "stream",           "seed",
+    "priority",           "cache_salt", "min_p",     "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "min_tokens", "ignore_eos"};
+constexpr const char* kGenerationLists[] = {"stop_token_ids", "allowed_token_ids", "bad_words", "logit_bias"};
+// The chat route's names of the form, which is `output_config.format` here.
+constexpr const char* kChatForms[] = {"response_format", "structured_outputs"};
 
 constexpr FieldSpec kConversationFields[] = {
     {"messages", kOther, "the conversation",
@@ -56,6 +63,8 @@ constexpr FieldSpec kGenerationFields[] = {
     {"output_format", kOther, "output_config.format, by its older name",
      R"("type": "object", "properties": {"type": {"const": "json_schema"}, "schema": {}}, )"
      R"("required": ["type", "schema"], "examples": [{"type": "json_schema", "schema": {}}])"},
+    {"response_format", kOther, ""},
+    {"structured_outputs", kOther, ""},
     {"metadata", kOther, "the user_id", R"("type": "object", "examples": [{"user_id": "u"}])"},
 };
 
@@ -92,11 +101,11 @@ class ChatBodyMaker {
   void Fail(absl::string_view field, absl::string_view problem) { fields_.Fail(field, problem); }
 
   // Copies fields that mean the same on both routes.
-  void PassOn(std::initializer_list<const char*> names) {
+  void PassOn(absl::Span<const char* const> names, bool single = true) {
     for (const char* name : names) {
       const Json* value = fields_.Find(name);
       if (value == nullptr) continue;
-      if (value->is_structured()) return Fail(name, absl::StrCat(name, " must be a single value"));
+      if (single && value->is_structured()) return Fail(name, absl::StrCat(name, " must be a single value"));
       chat_[name] = *value;
     }
   }
@@ -219,7 +228,12 @@ class ChatBodyMaker {
 
   void ReadGeneration() {
     RefuseOtherServersForms(&fields_);
-    PassOn({"temperature", "top_p", "top_k", "stream", "seed", "priority", "cache_salt"});
+    for (const char* name : kChatForms) {
+      if (fields_.Find(name) != nullptr)
+        Fail(name, absl::StrCat(name, " is of /v1/chat/completions: here the name is output_config.format"));
+    }
+    PassOn(kGenerationSame);
+    PassOn(kGenerationLists, /*single=*/false);
     const std::optional<int64_t> max_tokens = fields_.Int("max_tokens", 1);
     if (!max_tokens.has_value()) return Fail("max_tokens", "max_tokens is missing");
     chat_["max_tokens"] = std::min(*max_tokens, options_.context);
@@ -245,9 +259,9 @@ class ChatBodyMaker {
 }  // namespace
 
 const FieldTable& MessagesFieldTable() {
-  static const auto* const table =
-      new FieldTable({SameAsChat(kConversationSame), SameAsChat(kGenerationSame),
-                      SameAsChat(kOtherServersForms), kConversationFields, kGenerationFields});
+  static const auto* const table = new FieldTable(
+      {SameAsChat(kConversationSame), SameAsChat(kGenerationSame), SameAsChat(kGenerationLists),
+       SameAsChat(kOtherServersForms), kConversationFields, kGenerationFields});
   return *table;
 }
 

@@ -64,12 +64,19 @@ class ConversationReader {
     }
   }
 
-  // The type of a block; empty after an error.
+  // The type of a block; empty after an error. Clients of other APIs write texts as plain strings, and with
+  // types of their own.
   std::string TypeOf(const OrderedJson& block, const std::string& path) {
+    if (block.is_string()) return "text";
     const std::string* type = block.is_object() ? StringAt(block, "type") : nullptr;
+    if (type != nullptr && (*type == "input_text" || *type == "output_text")) return "text";
     if (type != nullptr && !type->empty()) return *type;
-    Fail(path, "a block must be an object with a type");
+    Fail(path, "a block must be a text or an object with a type");
     return "";
+  }
+  // The text of a block of type text; empty after an error.
+  std::string TextOf(const OrderedJson& block, const std::string& path) {
+    return block.is_string() ? block.get<std::string>() : Member(block, "text", path);
   }
   // The string that a block must have at `key`; empty after an error.
   std::string Member(const OrderedJson& block, const char* key, const std::string& path) {
@@ -90,7 +97,7 @@ class ConversationReader {
       const std::string here = absl::StrCat(path, "[", i, "]");
       const std::string type = TypeOf(content[i], here);
       if (type == "text") {
-        texts.push_back(Member(content[i], "text", here));
+        texts.push_back(TextOf(content[i], here));
       } else if (!type.empty()) {
         RefuseType(type, here);
       }
@@ -119,7 +126,7 @@ class ConversationReader {
       const std::string here = absl::StrCat(path, "[", i, "]");
       const std::string type = TypeOf(content[i], here);
       if (type == "text") {
-        Add("user", Member(content[i], "text", here));
+        Add("user", TextOf(content[i], here));
       } else if (type == "tool_result") {
         ReadToolResult(content[i], here);
       } else if (!type.empty()) {
@@ -148,7 +155,7 @@ class ConversationReader {
       const std::string here = absl::StrCat(path, "[", i, "]");
       const std::string type = TypeOf(content[i], here);
       if (type == "text") {
-        text += Member(content[i], "text", here);
+        text += TextOf(content[i], here);
       } else if (type == "thinking") {
         thinking += Member(content[i], "thinking", here);
       } else if (type == "tool_use") {

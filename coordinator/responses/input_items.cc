@@ -30,7 +30,7 @@ const char* TextFieldOf(const OrderedJson& type) {
   return type == "refusal" ? "refusal" : nullptr;
 }
 
-// Reads a text, or a list of parts that are texts, as the content of a chat message.
+// Reads a text, or a list of texts and of parts that are texts, as the content of a chat message.
 MaybeProblem ReadContent(const OrderedJson& item, const char* field, OrderedJson* content) {
   const OrderedJson& given = Member(item, field);
   if (given.is_string()) {
@@ -40,6 +40,10 @@ MaybeProblem ReadContent(const OrderedJson& item, const char* field, OrderedJson
   if (!given.is_array()) return Problem{field, "must be a text, or a list of parts of type input_text"};
   *content = OrderedJson::array();
   for (const OrderedJson& part : given) {
+    if (part.is_string()) {
+      content->push_back({{"type", "text"}, {"text", part}});
+      continue;
+    }
     const char* const text = part.is_object() ? TextFieldOf(Member(part, "type")) : nullptr;
     if (text == nullptr)
       return Problem{field, "must have parts of type input_text alone: no images, files or sounds are read"};

@@ -56,6 +56,28 @@ TEST(ChatBody, FieldsThatMeanTheSame) {
   EXPECT_FALSE(chat.contains("service_tier"));
 }
 
+// Fields of the chat route that choose tokens, though Anthropic has none of them.
+TEST(ChatBody, FieldsThatChooseTokensAreNotIgnored) {
+  const Json given = Json::parse(
+      R"({"min_p": 0.1, "presence_penalty": 0.5, "frequency_penalty": 0.25, "repetition_penalty": 1.5,
+          "min_tokens": 2, "ignore_eos": true, "stop_token_ids": [5], "allowed_token_ids": [97, 98],
+          "bad_words": ["no"], "logit_bias": {"97": 1}})");
+  const std::string fields = given.dump();
+  const Json chat = Chat(absl::StrCat(kHello, ", ", fields.substr(1, fields.size() - 2)));
+  for (const auto& [name, value] : given.items()) EXPECT_EQ(chat[name], value) << name;
+}
+
+TEST(ChatBody, ContentListsMayHavePlainStringsAndTextsOfOtherApis) {
+  EXPECT_EQ(Conversation(R"([{"role": "user", "content": ["a", {"type": "input_text", "text": "b"}]},
+                             {"role": "assistant", "content": ["c", {"type": "output_text", "text": "d"}]},
+                             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t",
+                                                           "content": ["e", {"type": "text", "text": "f"}]}]}])"),
+            Json::parse(R"([{"role": "user", "content": "a\nb"}, {"role": "assistant", "content": "cd"},
+                            {"role": "tool", "tool_call_id": "t", "content": "e\nf"}])"));
+  const Json chat = Chat(absl::StrCat(kHello, R"(, "system": ["g", {"type": "text", "text": "h"}])"));
+  EXPECT_EQ(chat["messages"][0], Json::parse(R"({"role": "system", "content": "g\nh"})"));
+}
+
 // A schema that was cut without a word would be another schema.
 TEST(ChatBody, AnObjectOfASchemaKeepsAMemberMoreThanTheGateTakes) {
   std::vector<std::string> members;
@@ -211,6 +233,8 @@ TEST(ChatBody, RefusalsNameTheField) {
   EXPECT_EQ(block(R"({"type": "image", "source": {}})"), "messages[0].content[1]");
   EXPECT_EQ(block(R"({"type": "document", "source": {}})"), "messages[0].content[1]");
   EXPECT_EQ(block(R"({"text": "a"})"), "messages[0].content[1]");
+  EXPECT_EQ(block("7"), "messages[0].content[1]");
+  EXPECT_EQ(block(R"({"type": "input_text"})"), "messages[0].content[1].text");
   EXPECT_EQ(block(R"({"type": "text", "text": 7})"), "messages[0].content[1].text");
   EXPECT_EQ(block(R"({"type": "tool_result", "content": "a"})"), "messages[0].content[1].tool_use_id");
   EXPECT_EQ(block(R"({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]})"),
@@ -227,6 +251,8 @@ TEST(ChatBody, RefusalsNameTheField) {
   EXPECT_EQ(with(R"("stop_sequences": "a")"), "stop_sequences");
   EXPECT_EQ(with(R"("mcp_servers": [{"type": "url"}])"), "mcp_servers");
   EXPECT_EQ(with(R"("temperature": {})"), "temperature");
+  EXPECT_EQ(with(R"("response_format": {"type": "json_object"})"), "response_format");
+  EXPECT_EQ(with(R"("structured_outputs": {"regex": "a+"})"), "structured_outputs");
 }
 
 TEST(ChatBody, ACallWithoutItsResultCannotBeTheLastTurn) {

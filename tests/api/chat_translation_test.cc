@@ -44,6 +44,15 @@ TEST(ChatTranslationTest, ATextIsAMessageOfTheUser) {
                                   "temperature": 0.5, "max_completion_tokens": 5})"));
 }
 
+TEST(ChatTranslationTest, ContentListsMayHavePlainStrings) {
+  const Json chat = Chat(R"({"input": [
+      {"role": "user", "content": ["a", {"type": "input_text", "text": "b"}]},
+      {"type": "function_call_output", "call_id": "c", "output": ["d"]}]})");
+  EXPECT_EQ(chat["messages"], Json::parse(R"([
+      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+      {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "d"}]}])"));
+}
+
 TEST(ChatTranslationTest, ItemsOfATurnBecomeAMessage) {
   const Json messages = Chat(R"({"instructions": "Be brief.", "input": [
       {"role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
@@ -153,6 +162,7 @@ TEST(ChatTranslationTest, FieldsThatAreRefusedAreNamed) {
       {R"({"input": [{"type": "item_reference", "id": "msg_1"}]})", "input[0].type"},
       {R"({"input": [{"role": "tool", "content": "a"}]})", "input[0].role"},
       {R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})", "input[0].content"},
+      {R"({"input": [{"role": "user", "content": ["a", 7]}]})", "input[0].content"},
       {R"({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]})", "input[0].arguments"},
       {R"({"input": [{"type": "function_call_output", "call_id": "c"}]})", "input[0].output"},
       {R"({"input": "x", "instructions": ["a"]})", "instructions"},

@@ -238,6 +238,17 @@ TEST_F(MessagesTest, FormsOfOtherServersAreRefusedAndNotIgnored) {
   EXPECT_EQ(Send("POST", kPath, Body("a", R"("grammar": "", "json_schema": null)")).status, 200);
 }
 
+// What chooses tokens reaches the engine, and is checked as on the chat route.
+TEST_F(MessagesTest, FieldsThatChooseTokensAreNotIgnored) {
+  ServeTurns();
+  EXPECT_EQ(Send("POST", kPath, Body("a", R"("allowed_token_ids": [97, 98], "min_p": 0.5)")).status, 200);
+  EXPECT_EQ(engine_->last_sampling().allowed_token_ids, (std::vector<int32_t>{97, 98}));
+  EXPECT_EQ(engine_->last_sampling().min_p, 0.5f);
+  for (const char* field : {R"("allowed_token_ids": [])", R"("allowed_token_ids": [257])", R"("min_p": 2)",
+                            R"("bad_words": 7)", R"("response_format": {"type": "json_object"})"})
+    ExpectError(Send("POST", kPath, Body("a", field)), 400, "invalid_request_error");
+}
+
 TEST_F(MessagesTest, ErrorsOfTheEngine) {
   ServeTurns();
   engine_->set_submit_status(absl::ResourceExhaustedError("the queue is full"));

@@ -128,7 +128,9 @@ TEST_F(ApiServerTest, APageCannotPutAKeylessServerToSleep) {
   Serve();
   for (const char* mark :
        {"Origin: https://evil.example\r\n", "Origin: null\r\n", "Origin: http://localhost:3000\r\n",
-        "Sec-Fetch-Site: cross-site\r\n", "Sec-Fetch-Site: same-site\r\n"}) {
+        "Sec-Fetch-Site: cross-site\r\n", "Sec-Fetch-Site: same-site\r\n",
+        "Referer: https://evil.example/a/page?x=http://test/#y\r\n", "Referer: http://localhost:3000/\r\n",
+        "Referer: http://test.evil.example/\r\n", "Referer: about:blank\r\n"}) {
     for (const char* path : {"/sleep", "/collective_rpc", "/abort_requests", "/nope"}) {
       const HttpReply reply = Admin("POST", path, "", mark);
       EXPECT_EQ(reply.status, 403) << mark << path;
@@ -143,6 +145,8 @@ TEST_F(ApiServerTest, APageCannotPutAKeylessServerToSleep) {
   EXPECT_EQ(Admin("POST", "/sleep", "", "Sec-Fetch-Site: none\r\n").status, 200) << "typed by the operator";
   EXPECT_EQ(Admin("POST", "/wake_up", "", "Origin: http://test\r\nSec-Fetch-Site: same-origin\r\n").status,
             200);
+  EXPECT_EQ(Admin("POST", "/sleep", "", "Referer: http://test/console/?a=b\r\n").status, 200);
+  EXPECT_EQ(Admin("POST", "/wake_up", "", "Referer: http://TEST\r\n").status, 200);
 }
 
 TEST_F(ApiServerTest, ANameThatLeadsHereIsNotThisServersName) {

@@ -513,5 +513,29 @@ TEST_F(GroupEpochTest, AStandstillOfTheCoordinatorIsNoDelayOfWorkers) {
   workers_[1]->ReleaseCalls();
 }
 
+TEST_F(GroupEpochTest, ACallThatItsDeadlineEndsTellsItsNameAndTheWayOut) {
+  options_.load_timeout = options_.lifecycle_timeout = absl::Milliseconds(50);
+  options_.way_to_longer_deadlines = "ask for more";
+  Connect(1);
+  workers_[0]->HoldCalls();
+  const auto ends = [](const char* call) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "rank 0 (pid 70): ", call,
+        " has not returned within 50ms: the worker hangs, or its machine is overloaded; ask for more"));
+  };
+  EXPECT_EQ(epoch_->LoadModel(All(1), {}, [](int64_t, int64_t) {}).status(), ends("LoadModel"));
+  EXPECT_EQ(epoch_->JoinGroup("group"), ends("JoinGroup"));
+  EXPECT_EQ(epoch_->weights()->Reload("other", 2).status, ends("ReloadWeights"));
+  workers_[0]->ReleaseCalls();
+}
+
+// A worker's own error of this code says what the worker has waited for.
+TEST_F(GroupEpochTest, AWorkersOwnDeadlineIsToldAsItIs) {
+  Connect(1);
+  workers_[0]->FailNextCall(absl::DeadlineExceededError("no sign of rank 1 within 1m"));
+  EXPECT_EQ(epoch_->JoinGroup("group"),
+            absl::DeadlineExceededError("rank 0 (pid 70): no sign of rank 1 within 1m"));
+}
+
 }  // namespace
 }  // namespace somnus

@@ -78,7 +78,7 @@ class FakeWorkerService : public FakeChecks {
     read_error_ = error;
   }
   // Lifecycle calls, or only calls of this name, do their work only after ReleaseCalls, as on a rank with a
-  // slow device.
+  // slow device. A fence is held by its name alone.
   void HoldCalls(const std::string& name = "") {
     absl::MutexLock lock(&mu_);
     held_calls_ = name;
@@ -138,6 +138,10 @@ class FakeWorkerService : public FakeChecks {
   grpc::Status Fence(grpc::ServerContext*, const v1::FenceRequest* request,
                      v1::FenceResponse* response) override {
     absl::MutexLock lock(&mu_);
+    const auto goes_on = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return dead_ || held_calls_ != absl::StrCat("fence ", request->group_epoch());
+    };
+    mu_.Await(absl::Condition(&goes_on));
     if (dead_) return grpc::Status::CANCELLED;
     if (request->group_epoch() < epoch_) return Refusal(request->group_epoch());
     if (request->group_epoch() > epoch_) calls_.push_back(absl::StrCat("fence ", request->group_epoch()));

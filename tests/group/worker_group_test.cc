@@ -332,6 +332,20 @@ TEST_F(WorkerGroupTest, ALoadThatCannotSucceedIsTriedOnce) {
   }
 }
 
+// The shortest deadline of a start, on a machine that is overloaded.
+TEST_F(WorkerGroupTest, AStartWhoseWorkerIsTooSlowNamesTheCallAndTheFlag) {
+  StartGroup();
+  Join("a", 0);
+  FakeWorkerService& slow = Join("b", 1, [](FakeWorkerService& service) { service.HoldCalls("fence 1"); });
+  const std::string error(group_->Load().status().message());
+  EXPECT_TRUE(absl::StartsWith(error, "rank 1 (pid ")) << error;
+  EXPECT_TRUE(absl::EndsWith(error,
+                             "): Fence has not returned within 5s: the worker hangs, or its machine is "
+                             "overloaded; a longer --hang-timeout (now 4s) gives workers more time"))
+      << error;
+  slow.ReleaseCalls();
+}
+
 TEST_F(WorkerGroupTest, TheNextCoordinatorAdoptsTheWorkers) {
   Launch();
   Restart();
