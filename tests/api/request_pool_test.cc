@@ -50,7 +50,7 @@ TEST_F(RequestPoolTest, WhileAnEngineIsAskedTheIoThreadServesOthers) {
                             Case{server_->admin_port(), "/requests"}}) {
     gate_.Close();
     HttpClient waits(asked.port);
-    waits.Write(RequestText("GET", asked.path, ""));
+    waits.Write(RequestText("GET", asked.path));
     gate_.AwaitWaiter();
     EXPECT_EQ(Send("GET", "/version").status, 200) << asked.path;
     EXPECT_EQ(Admin("GET", "/version").status, 200) << asked.path;
