@@ -125,34 +125,31 @@ struct AttentionOf {
   static constexpr AttentionKernels kKernels = {Whole, Section, Join};
 };
 
-// First where Choice::IsFirst(args, item), else Second: both compute the same bits.
-template <typename Choice, typename First, typename Second>
-struct EitherAttention {
+// Attention over bytes that S reads as f32: expanded once where that serves several tiles of rows. Both ways
+// compute the same bits.
+template <typename S>
+struct ByteAttention {
+  using Expanded = AttentionOf<ExpandedAttention<AsF32<S>>>;
+  using Direct = AttentionOf<Attention<S>>;
+
+  static bool HasSeveralTiles(const AttentionArgs& args, const AttentionItem& item) {
+    return (item.query_end - item.query_begin) * args.num_heads > kMaxRows;
+  }
   static void Whole(const AttentionArgs& args, const AttentionItem& item, char* scratch) {
-    (Choice::IsFirst(args, item) ? First::Whole : Second::Whole)(args, item, scratch);
+    (HasSeveralTiles(args, item) ? Expanded::Whole : Direct::Whole)(args, item, scratch);
   }
   static void Section(const AttentionArgs& args, const AttentionItem& item, int64_t section, char* scratch,
                       char* partial) {
-    (Choice::IsFirst(args, item) ? First::Section : Second::Section)(args, item, section, scratch, partial);
+    (HasSeveralTiles(args, item) ? Expanded::Section : Direct::Section)(args, item, section, scratch,
+                                                                        partial);
   }
   static void Join(const AttentionArgs& args, const AttentionItem& item, int64_t sections, char* scratch,
                    char* partials, int64_t stride) {
-    (Choice::IsFirst(args, item) ? First::Join : Second::Join)(args, item, sections, scratch, partials,
-                                                               stride);
+    (HasSeveralTiles(args, item) ? Expanded::Join : Direct::Join)(args, item, sections, scratch, partials,
+                                                                  stride);
   }
   static constexpr AttentionKernels kKernels = {Whole, Section, Join};
 };
-
-struct SeveralTiles {
-  static bool IsFirst(const AttentionArgs& args, const AttentionItem& item) {
-    return (item.query_end - item.query_begin) * args.num_heads > kMaxRows;
-  }
-};
-
-// Attention over bytes that S reads as f32: expanded once where that serves several tiles of rows.
-template <typename S>
-using ByteAttention =
-    EitherAttention<SeveralTiles, AttentionOf<ExpandedAttention<AsF32<S>>>, AttentionOf<Attention<S>>>;
 
 }  // namespace
 }  // namespace somnus::cpu::SOMNUS_ISA
