@@ -16,10 +16,10 @@ inline constexpr size_t kLargeInputBytes = 256 << 10;
 // main(), before there are other threads.
 void ReturnLargeBlocks();
 
-// Returns the free pages of all arenas, but for the free ends of arenas that are not the calling thread's.
-// Takes 0.1 to 0.3 ms, and up to 0.6 ms for each MiB that is returned, during which threads that share the
-// arena wait for memory: to be called where a large input has been worked on, by the thread that has freed
-// the memory.
+// Returns the free pages of all arenas, but for the free ends of arenas that are not the calling thread's. To
+// be called where a large input has been worked on, by the thread that has freed the memory. Takes 0.1 to 0.3
+// ms, and 0.1 ms for each MiB that is returned (Zen 3), during which threads of the same arena wait for
+// memory.
 void ReturnFreedMemory();
 
 // Returns what work on an input of so many bytes has freed, if the input was large. To be declared before all
